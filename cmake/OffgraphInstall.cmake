@@ -1,0 +1,1 @@
+# cmake --install: headers, libraries, the plugin, the command line, and a package for find_package(offgraph).

@@ -1,0 +1,1 @@
+#include "offgraph/cache/sequence_cache.h"

@@ -1,0 +1,48 @@
+// Executor: runs a program's steps. It owns the program's mutable buffers and random state, and drives a KV store.
+//
+// Thread rule: one step at a time per executor; different executors may run on different threads, and an executor may
+// be made on one thread, run on another and destroyed on a third.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "offgraph/bytes/kv_store.h"
+#include "offgraph/program/host_tensor.h"
+#include "offgraph/program/program.h"
+
+namespace offgraph::program {
+
+// An argument: a tensor in host memory, or a scalar.
+using Argument = std::variant<HostTensor, int64_t, double, bool>;
+
+struct RunOptions {
+  // Only the last position of the first output's token axis (axis 1 of [1, T, n]) is wanted: the result has one row.
+  bool last_row_only = false;
+};
+
+class Executor {
+ public:
+  // `store` is required where the program has cache layers (its n_layers must cover their ids), else it is null.
+  // Runs the program's init chain.
+  Executor(std::shared_ptr<const Program> program, std::shared_ptr<bytes::KvStore> store);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // One step. Checks count, types and shapes of the arguments against the program; throws Error with expected and
+  // actual. Where it throws, the cache's lengths and the mutable buffers are as they were.
+  std::vector<Argument> Run(std::span<const Argument> arguments, const RunOptions& options = {});
+
+  const Program& program() const;
+  // Null where the program has no cache layers.
+  bytes::KvStore* store() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace offgraph::program
