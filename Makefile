@@ -1,0 +1,39 @@
+# The short way in. Each target does what it needs first; a second run does no work that was done.
+#   make build   release build into build/           make demo    run the small model that is part of the project
+#   make check   build everything, run every test    make bench   figures for SmolLM2 and its peers
+#   make lint    formatting and static checks        make asan, make tsan   the tests under sanitizers
+SHELL := /bin/bash
+SETUP ?= yes
+JOBS ?= $(shell nproc)
+MODEL := models/stories260K
+
+.PHONY: build demo check lint asan tsan setup setup-check clean
+
+setup:
+	@[[ $(SETUP) == no ]] || tools/setup
+setup-check:
+	@[[ $(SETUP) == no ]] || tools/setup --check
+
+# What a user needs: the command line and the ExecuTorch plugin.
+build: setup
+	@cmake --preset release $(if $(wildcard build/CMakeCache.txt),,-DOFFGRAPH_BUILD_TESTS=OFF -DOFFGRAPH_BUILD_BENCHMARKS=OFF) >/dev/null
+	@cmake --build build -j $(JOBS) --target offgraph offgraph_executorch
+
+demo: build
+	@build/offgraph run $(MODEL) --temp 0
+
+check: setup-check
+	@cmake --preset release -DOFFGRAPH_BUILD_TESTS=ON -DOFFGRAPH_BUILD_BENCHMARKS=ON >/dev/null
+	@cmake --build build -j $(JOBS)
+	@ctest --test-dir build --output-on-failure -j $(JOBS)
+
+asan tsan: setup-check
+	@cmake --preset $@ >/dev/null
+	@cmake --build build-$@ -j $(JOBS)
+	@ctest --test-dir build-$@ --output-on-failure
+
+lint: setup-check
+	@tools/lint
+
+clean:
+	rm -rf build build-asan build-tsan build-debug build-fuzz
