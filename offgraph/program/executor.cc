@@ -1,0 +1,355 @@
+#include "offgraph/program/executor.h"
+
+#include <mlx/ops.h>
+#include <mlx/transforms.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "offgraph/cache/error.h"
+#include "offgraph/program/frame.h"
+#include "offgraph/program/mlx_types.h"
+#include "offgraph/program/program_impl.h"
+
+namespace offgraph::program {
+namespace {
+
+namespace mx = mlx::core;
+
+std::string Describe(const ValueInfo& info) {
+  if (!info.is_tensor) return "a scalar of " + Name(info.type);
+  std::string text = Name(info.type) + " [";
+  for (size_t i = 0; i < info.shape.size(); ++i) {
+    const DimInfo& dim = info.shape[i];
+    text += (i == 0 ? "" : ", ") + std::to_string(dim.min);
+    if (!dim.fixed()) text += dim.max < 0 ? " or more" : " to " + std::to_string(dim.max);
+  }
+  return text + "]";
+}
+
+std::string Describe(const Argument& argument) {
+  const auto* tensor = std::get_if<HostTensor>(&argument);
+  return tensor != nullptr ? Name(tensor->type) + " " + ShapeText(tensor->shape) : "a scalar";
+}
+
+bool Fits(const HostTensor& tensor, const ValueInfo& info) {
+  if (tensor.type != info.type || tensor.shape.size() != info.shape.size()) return false;
+  for (size_t i = 0; i < tensor.shape.size(); ++i) {
+    const DimInfo& dim = info.shape[i];
+    if (tensor.shape[i] < dim.min || (dim.max >= 0 && tensor.shape[i] > dim.max)) return false;
+  }
+  return true;
+}
+
+bool Fits(const Argument& argument, const ValueInfo& info) {
+  if (const auto* tensor = std::get_if<HostTensor>(&argument)) return info.is_tensor && Fits(*tensor, info);
+  if (info.is_tensor) return false;
+  // An integer stands for a double or a bool too; nothing else is converted.
+  return std::holds_alternative<int64_t>(argument) ||
+         (std::holds_alternative<double>(argument) && info.type == ScalarType::kDouble) ||
+         (std::holds_alternative<bool>(argument) && info.type == ScalarType::kBool);
+}
+
+void CheckArguments(const Program& program, std::span<const Argument> arguments) {
+  const std::vector<ValueInfo>& inputs = program.inputs();
+  if (arguments.size() != inputs.size()) {
+    throw Error(ErrorCode::kInvalidArgument, program.name() + ": " + std::to_string(arguments.size()) +
+                                                 " arguments; expected " + std::to_string(inputs.size()));
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const std::string part = program.name() + ": argument " + std::to_string(i);
+    if (!Fits(arguments[i], inputs[i])) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  part + " is " + Describe(arguments[i]) + "; expected " + Describe(inputs[i]));
+    }
+    const auto* tensor = std::get_if<HostTensor>(&arguments[i]);
+    if (tensor == nullptr) continue;
+    ToShape(tensor->shape, SizeOf(tensor->type), part);
+    if (tensor->data == nullptr && tensor->shape.end() == std::find(tensor->shape.begin(), tensor->shape.end(), 0)) {
+      throw Error(ErrorCode::kInvalidArgument, part + " has no data");
+    }
+  }
+}
+
+Value ToValue(const Argument& argument, SlotKind kind) {
+  if (const auto* integer = std::get_if<int64_t>(&argument)) {
+    if (kind == SlotKind::kFloat) return static_cast<double>(*integer);
+    if (kind == SlotKind::kBool) return *integer != 0;
+    return *integer;
+  }
+  if (const auto* number = std::get_if<double>(&argument)) return *number;
+  return std::get<bool>(argument);
+}
+
+bool SharesMemory(const mx::array& a, const mx::array& b) { return a.data_shared_ptr() == b.data_shared_ptr(); }
+
+HostTensor CopyToHost(const mx::array& array) {
+  auto bytes = std::make_shared<std::vector<std::byte>>(array.nbytes());
+  std::memcpy(bytes->data(), array.data<std::byte>(), array.nbytes());
+  HostTensor tensor = ToHost(array);
+  tensor.data = std::shared_ptr<const void>(bytes, bytes->data());
+  return tensor;
+}
+
+// Opens the store's step at the first node that attends, and checks that the others agree.
+class StoreStep : public CacheStep {
+ public:
+  StoreStep(bytes::KvStore* store, std::optional<std::vector<int64_t>> traced)
+      : store_(store), traced_(std::move(traced)) {}
+  ~StoreStep() override {
+    if (opened_) store_->Abandon();
+  }
+  StoreStep(const StoreStep&) = delete;
+  StoreStep& operator=(const StoreStep&) = delete;
+
+  bytes::KvStore& Open(const mx::array& position, int64_t tokens) override {
+    if (opened_ && tokens == tokens_ && (traced_ || position.id() == position_id_)) return *store_;
+    const int64_t first = CheckPosition(traced_ ? *traced_ : Evaluate(position), tokens);
+    if (!opened_) {
+      const cache::StepRequest request{0, first, tokens};
+      store_->Begin({&request, 1});
+      opened_ = true;
+      first_ = first;
+      tokens_ = tokens;
+    } else if (first != first_ || tokens != tokens_) {
+      throw Error(ErrorCode::kInvalidArgument, "a layer at position " + std::to_string(first) + " with " +
+                                                   std::to_string(tokens) + " tokens; the step's other layers are at " +
+                                                   std::to_string(first_) + " with " + std::to_string(tokens_));
+    }
+    position_id_ = position.id();
+    return *store_;
+  }
+
+  void Commit() {
+    if (!std::exchange(opened_, false)) return;
+    store_->Commit();
+  }
+
+ private:
+  static std::vector<int64_t> Evaluate(const mx::array& position) {
+    mx::array rows = mx::contiguous(position);
+    mx::eval(rows);
+    return HostIntegers(rows);
+  }
+
+  bytes::KvStore* store_;
+  std::optional<std::vector<int64_t>> traced_;
+  bool opened_ = false;
+  int64_t first_ = 0;
+  int64_t tokens_ = 0;
+  std::uintptr_t position_id_ = 0;
+};
+
+}  // namespace
+
+struct Executor::Impl {
+  std::shared_ptr<const Program> program;
+  std::shared_ptr<bytes::KvStore> store;
+  Frame frame;
+  bool buffers_lost = false;
+
+  Impl(std::shared_ptr<const Program> p, std::shared_ptr<bytes::KvStore> s)
+      : program(std::move(p)), store(std::move(s)), frame(graph(), *program->impl().interpreter) {}
+
+  const Program::Impl& parts() const { return program->impl(); }
+  const Graph& graph() const { return parts().graph; }
+
+  std::vector<mx::array> Buffers() const {
+    std::vector<mx::array> buffers;
+    for (uint32_t i = graph().first_buffer(); i < graph().first_temp(); ++i) buffers.push_back(frame.Get(Tid{i}));
+    return buffers;
+  }
+  void SetBuffers(const std::vector<mx::array>& buffers) {
+    for (uint32_t i = 0; i < buffers.size(); ++i) frame.Set(Tid{graph().first_buffer() + i}, buffers[i]);
+  }
+
+  void Initialize();
+  void BindArguments(std::span<const Argument> arguments);
+  std::vector<Argument> Step(std::span<const Argument> arguments, const RunOptions& options);
+  std::vector<mx::array> CollectOutputs(bool last_row_only) const;
+  std::vector<Argument> ToArguments(const std::vector<mx::array>& tensors, const std::vector<mx::array>& inputs) const;
+  // Empties every slot that a step fills.
+  void ClearStep() {
+    for (uint32_t i = graph().first_input(); i < graph().first_buffer(); ++i) frame.Drop(Tid{i});
+    for (uint32_t i = graph().first_temp(); i < graph().n_tensors(); ++i) frame.Drop(Tid{i});
+    frame.DropValues();
+    frame.cache = nullptr;
+    frame.cancelled = nullptr;
+  }
+};
+
+void Executor::Impl::Initialize() {
+  for (uint32_t i = 0; i < graph().n_constants; ++i) frame.Set(Tid{i}, parts().constants[i]);
+  for (uint32_t i = graph().first_buffer(); i < graph().first_temp(); ++i) {
+    const TensorMeta& meta = *graph().Meta(Tid{i});
+    std::vector<int64_t> shape;
+    for (const TensorMeta::Dim& dim : meta.shape) shape.push_back(dim.min);
+    frame.Set(Tid{i}, Zeros(ToShape(shape, SizeOf(meta.type), "mutable buffer"), ToMlx(meta.type)));
+  }
+  if (graph().init_chain) {
+    frame.interpreter().Run(*graph().init_chain, frame);
+    std::vector<mx::array> made = Buffers();
+    for (uint32_t i = 0; i < graph().n_constants; ++i) made.push_back(frame.Get(Tid{i}));
+    made.push_back(frame.random_state());
+    ClearStep();
+    mx::eval(made);
+  }
+  buffers_lost = false;
+}
+
+void Executor::Impl::BindArguments(std::span<const Argument> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Slot& slot = graph().inputs[i];
+    if (slot.kind == SlotKind::kTensor) {
+      frame.Set(Tid{slot.index}, Wrap(std::get<HostTensor>(arguments[i])));
+    } else {
+      frame.Set(Vid{slot.index}, ToValue(arguments[i], slot.kind));
+    }
+  }
+}
+
+// The output tensors, in their declared types and row-contiguous.
+std::vector<mx::array> Executor::Impl::CollectOutputs(bool last_row_only) const {
+  std::vector<mx::array> tensors;
+  for (size_t i = 0; i < graph().outputs.size(); ++i) {
+    if (graph().outputs[i].kind != SlotKind::kTensor) continue;
+    mx::array output = frame.Get(Tid{graph().outputs[i].index});
+    if (i == 0 && last_row_only && output.ndim() == 3 && output.shape(1) > 1) output = LastRow(output);
+    output = mx::astype(output, ToMlx(parts().outputs[i].type));
+    tensors.push_back(mx::contiguous(output));
+  }
+  return tensors;
+}
+
+std::vector<Argument> Executor::Impl::ToArguments(const std::vector<mx::array>& tensors,
+                                                  const std::vector<mx::array>& inputs) const {
+  const std::vector<mx::array> buffers = Buffers();
+  std::vector<Argument> results;
+  size_t next = 0;
+  for (const Slot& slot : graph().outputs) {
+    if (slot.kind != SlotKind::kTensor) {
+      results.push_back(std::visit([](auto value) { return Argument(value); }, frame.Get(Vid{slot.index})));
+      continue;
+    }
+    const mx::array& tensor = tensors[next++];
+    bool shared = false;
+    for (const mx::array& input : inputs) shared = shared || SharesMemory(tensor, input);
+    for (const mx::array& buffer : buffers) shared = shared || SharesMemory(tensor, buffer);
+    results.emplace_back(shared ? CopyToHost(tensor) : ToHost(tensor));
+  }
+  return results;
+}
+
+std::vector<Argument> Executor::Impl::Step(std::span<const Argument> arguments, const RunOptions& options) {
+  std::optional<std::vector<int64_t>> position;
+  if (parts().position) {
+    position = ReadPosition(*parts().position, std::get<HostTensor>(arguments[parts().position->input]));
+  }
+  StoreStep step(store.get(), std::move(position));
+  std::vector<mx::array> buffers_before = Buffers();
+  const mx::array random_before = frame.random_state();
+  std::vector<mx::array> inputs;
+  std::vector<mx::array> outputs;
+  std::vector<mx::array> pending;
+  try {
+    BindArguments(arguments);
+    for (const Slot& slot : graph().inputs) {
+      if (slot.kind == SlotKind::kTensor) inputs.push_back(frame.Get(Tid{slot.index}));
+    }
+    frame.cache = store != nullptr ? &step : nullptr;
+    frame.last_row_only = options.last_row_only;
+    frame.cancelled = options.cancelled;
+    frame.interpreter().Run(graph().main_chain, frame);
+    outputs = CollectOutputs(options.last_row_only);
+    pending = outputs;
+    for (size_t i = 0; i < buffers_before.size(); ++i) {
+      const mx::array& buffer = frame.Get(Tid{graph().first_buffer() + static_cast<uint32_t>(i)});
+      if (buffer.id() != buffers_before[i].id()) pending.push_back(buffer);
+    }
+    if (frame.random_state().id() != random_before.id()) pending.push_back(frame.random_state());
+  } catch (...) {
+    SetBuffers(buffers_before);
+    frame.set_random_state(random_before);
+    ClearStep();
+    throw;
+  }
+  // Scalars stay in their slots until they are read; tensors are let go, so that MLX can reuse their memory.
+  for (uint32_t i = graph().first_temp(); i < graph().n_tensors(); ++i) frame.Drop(Tid{i});
+  for (uint32_t i = graph().first_output(); i < graph().first_buffer(); ++i) frame.Drop(Tid{i});
+  const bool updates_buffers = pending.size() > outputs.size();
+  buffers_before.clear();
+  try {
+    mx::eval(std::move(pending));
+    step.Commit();
+  } catch (...) {
+    buffers_lost = updates_buffers && graph().n_buffers > 0;
+    frame.set_random_state(random_before);
+    ClearStep();
+    throw;
+  }
+  std::vector<Argument> results = ToArguments(outputs, inputs);
+  ClearStep();
+  return results;
+}
+
+Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<bytes::KvStore> store) {
+  if (program == nullptr) throw Error(ErrorCode::kInvalidArgument, "an executor needs a program");
+  const std::vector<CacheLayerInfo>& layers = program->cache_layers();
+  if (layers.empty()) {
+    store.reset();
+  } else if (store == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument, program->name() + ": the program attends over a cache of " +
+                                                 std::to_string(layers.back().layer_id + 1) +
+                                                 " layers, and none was given");
+  } else if (layers.back().layer_id >= store->sequences().n_layers()) {
+    throw Error(ErrorCode::kInvalidArgument, program->name() + ": the program uses cache layer " +
+                                                 std::to_string(layers.back().layer_id) + ", and the cache has " +
+                                                 std::to_string(store->sequences().n_layers()) + " layers");
+  }
+  const std::lock_guard lock(MlxMutex());
+  impl_ = std::make_unique<Impl>(std::move(program), std::move(store));
+  impl_->Initialize();
+}
+
+Executor::~Executor() {
+  const std::lock_guard lock(MlxMutex());
+  impl_.reset();
+}
+
+std::vector<Argument> Executor::Run(std::span<const Argument> arguments, const RunOptions& options) {
+  CheckArguments(program(), arguments);
+  const std::lock_guard lock(MlxMutex());
+  if (impl_->buffers_lost) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        program().name() +
+            ": an earlier step failed while it wrote the program's buffers; call Reset, which starts them over");
+  }
+  try {
+    return impl_->Step(arguments, options);
+  } catch (const Error& error) {
+    throw Error(error.code(), program().name() + ": " + error.what());
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kOutOfMemory, program().name() + ": the step could not be evaluated: " + error.what());
+  }
+}
+
+std::optional<int64_t> Executor::FirstPosition(std::span<const Argument> arguments) const {
+  CheckArguments(program(), arguments);
+  const std::optional<PositionSource>& source = impl_->parts().position;
+  if (!source) return std::nullopt;
+  const std::vector<int64_t> rows = ReadPosition(*source, std::get<HostTensor>(arguments[source->input]));
+  return rows.empty() ? std::nullopt : std::optional(rows.front());
+}
+
+void Executor::Reset() {
+  const std::lock_guard lock(MlxMutex());
+  impl_->ClearStep();
+  impl_->Initialize();
+}
+
+const Program& Executor::program() const { return *impl_->program; }
+bytes::KvStore* Executor::store() const { return impl_->store.get(); }
+
+}  // namespace offgraph::program

@@ -1,0 +1,100 @@
+#include "offgraph/program/mlx_types.h"
+
+#include <mlx/allocator.h>
+
+#include <array>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "offgraph/cache/error.h"
+
+namespace offgraph::program {
+namespace {
+
+namespace mx = mlx::core;
+
+const std::array<std::pair<ScalarType, mx::Dtype>, 13> kTypes = {{
+    {ScalarType::kByte, mx::uint8},
+    {ScalarType::kChar, mx::int8},
+    {ScalarType::kShort, mx::int16},
+    {ScalarType::kInt, mx::int32},
+    {ScalarType::kLong, mx::int64},
+    {ScalarType::kHalf, mx::float16},
+    {ScalarType::kFloat, mx::float32},
+    {ScalarType::kDouble, mx::float64},
+    {ScalarType::kBool, mx::bool_},
+    {ScalarType::kBFloat16, mx::bfloat16},
+    {ScalarType::kUInt16, mx::uint16},
+    {ScalarType::kUInt32, mx::uint32},
+    {ScalarType::kUInt64, mx::uint64},
+}};
+
+template <typename Dims>
+std::string Text(const Dims& dims) {
+  std::string text = "[";
+  bool first = true;
+  for (int64_t dim : dims) {
+    text += (first ? "" : ", ") + std::to_string(dim);
+    first = false;
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+mx::Dtype ToMlx(ScalarType type) {
+  for (const auto& [scalar, dtype] : kTypes) {
+    if (scalar == type) return dtype;
+  }
+  throw Error(ErrorCode::kInternal, "element " + Name(type) + " was not checked");
+}
+
+ScalarType FromMlx(mx::Dtype type) {
+  for (const auto& [scalar, dtype] : kTypes) {
+    if (dtype == type) return scalar;
+  }
+  throw Error(ErrorCode::kUnsupported, "a result of complex numbers");
+}
+
+std::string ShapeText(const mx::Shape& shape) { return Text(shape); }
+std::string ShapeText(std::span<const int64_t> shape) { return Text(shape); }
+
+mx::Shape ToShape(std::span<const int64_t> shape, int64_t item_size, const std::string& what) {
+  mx::Shape result;
+  int64_t bytes = item_size;
+  for (int64_t dim : shape) {
+    const bool fits = dim >= 0 && dim <= std::numeric_limits<int32_t>::max();
+    if (!fits || __builtin_mul_overflow(bytes, dim == 0 ? 1 : dim, &bytes)) {
+      throw Error(ErrorCode::kInvalidArgument, what + ": shape " + Text(shape) + " is not possible");
+    }
+    result.push_back(static_cast<int32_t>(dim));
+  }
+  return result;
+}
+
+mx::array Wrap(const HostTensor& tensor) {
+  const mx::Shape shape = ToShape(tensor.shape, SizeOf(tensor.type), "tensor");
+  // MLX takes a pointer to mutable memory; it writes only into memory that it allocated itself.
+  void* data = const_cast<void*>(tensor.data.get());
+  return mx::array(data, shape, ToMlx(tensor.type), [owner = tensor.data](void*) {});
+}
+
+HostTensor ToHost(const mx::array& array) {
+  HostTensor tensor;
+  tensor.type = FromMlx(array.dtype());
+  tensor.shape.assign(array.shape().begin(), array.shape().end());
+  auto owner = std::make_shared<const mx::array>(array);
+  tensor.data = std::shared_ptr<const void>(owner, owner->data<std::byte>());
+  return tensor;
+}
+
+mx::array Zeros(const mx::Shape& shape, mx::Dtype type) {
+  size_t bytes = type.size();
+  for (int32_t dim : shape) bytes *= static_cast<size_t>(dim);
+  mx::allocator::Data data = mx::allocator::malloc(bytes);
+  if (bytes > 0) std::memset(data.buffer().raw_ptr(), 0, bytes);
+  return mx::array(std::move(data), shape, type);
+}
+
+}  // namespace offgraph::program

@@ -1,0 +1,36 @@
+// Between ExecuTorch's element types and host tensors, and MLX arrays.
+#pragma once
+
+#include <mlx/array.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "offgraph/program/host_tensor.h"
+
+namespace offgraph::program {
+
+// REQUIRES: SizeOf(type) != 0.
+mlx::core::Dtype ToMlx(ScalarType type);
+// Throws Error(kUnsupported) for complex numbers, which ExecuTorch's MLX schema does not have.
+ScalarType FromMlx(mlx::core::Dtype type);
+
+// "[1, 3, 64]"
+std::string ShapeText(const mlx::core::Shape& shape);
+std::string ShapeText(std::span<const int64_t> shape);
+
+// Checks dimensions that come from a file or a caller: each in [0, 2^31), and the bytes of the whole within the
+// address space. Throws Error(kInvalidArgument) that starts with `what`.
+mlx::core::Shape ToShape(std::span<const int64_t> shape, int64_t item_size, const std::string& what);
+
+// Wraps `tensor` without a copy; the array keeps it alive. REQUIRES: the shape fits the memory behind `data`.
+mlx::core::array Wrap(const HostTensor& tensor);
+
+// The same memory as a HostTensor, which keeps the array alive. REQUIRES: evaluated, row-contiguous.
+HostTensor ToHost(const mlx::core::array& array);
+
+// A zeroed array that owns its memory, so that updates may happen in place.
+mlx::core::array Zeros(const mlx::core::Shape& shape, mlx::core::Dtype type);
+
+}  // namespace offgraph::program

@@ -1,0 +1,109 @@
+// Matrix products and quantized weights.
+#include <mlx/ops.h>
+
+#include "offgraph/bytes/linear_op.h"
+#include "offgraph/cache/error.h"
+#include "offgraph/program/handler.h"
+
+namespace offgraph::program {
+namespace {
+
+namespace mx = mlx::core;
+
+Action Addmm(const Operands& operands) {
+  return [mat1 = operands.Tensor("mat1"), mat2 = operands.Tensor("mat2"), bias = operands.OptionalTensor("bias"),
+          out = operands.Tensor("out"), alpha = operands.Float("alpha"), beta = operands.Float("beta")](Frame& frame) {
+    const mx::array& a = frame.Get(mat1);
+    const mx::array& b = frame.Get(mat2);
+    if (bias) {
+      frame.Set(out, bytes::Addmm(frame.Get(*bias), a, b, alpha, beta));
+      return;
+    }
+    mx::array product = bytes::Matmul(a, b);
+    frame.Set(out, alpha == 1 ? product : mx::multiply(product, mx::array(alpha, product.dtype())));
+  };
+}
+
+// How a weight is quantized: MLX's modes, "affine" with biases and the floating-point ones without.
+struct Quantization {
+  int group_size;
+  int bits;
+  std::string mode;
+};
+
+Quantization QuantizationOf(const Operands& operands) {
+  Quantization quantization{operands.Int("group_size"), operands.Int("bits"), operands.Text("mode")};
+  if (quantization.group_size <= 0 || quantization.bits <= 0) {
+    operands.Fail("groups of " + std::to_string(quantization.group_size) + " at " + std::to_string(quantization.bits) +
+                  " bits");
+  }
+  return quantization;
+}
+
+Action QuantizedMatmul(const Operands& operands) {
+  return [x = operands.Tensor("x"), w = operands.Tensor("w"), scales = operands.Tensor("scales"),
+          biases = operands.OptionalTensor("biases"), out = operands.Tensor("out"), q = QuantizationOf(operands),
+          transpose = operands.Flag("transpose")](Frame& frame) {
+    frame.Set(out, bytes::QuantizedMatmul(frame.Get(x), frame.Get(w), frame.Get(scales), frame.GetOptional(biases),
+                                          transpose, q.group_size, q.bits, q.mode));
+  };
+}
+
+Action Dequantize(const Operands& operands) {
+  return [w = operands.Tensor("w"), scales = operands.Tensor("scales"), biases = operands.OptionalTensor("biases"),
+          out = operands.Tensor("out"), q = QuantizationOf(operands),
+          global_scale = operands.OptionalTensor("global_scale"), type = operands.OptionalType("dtype")](Frame& frame) {
+    frame.Set(out, mx::dequantize(frame.Get(w), frame.Get(scales), frame.GetOptional(biases), q.group_size, q.bits,
+                                  q.mode, frame.GetOptional(global_scale), type));
+  };
+}
+
+// Indices of a gathered product pick matrices: of `x` viewed as [batches, rows, columns].
+std::optional<mx::array> MatrixIndices(Frame& frame, const std::optional<Tid>& indices, const mx::array& x) {
+  if (!indices) return std::nullopt;
+  int64_t batches = 1;
+  for (size_t d = 0; d + 2 < x.ndim(); ++d) batches *= x.shape(static_cast<int>(d));
+  return mx::astype(CheckedIndices(frame.Get(*indices), ToInt32(batches, "number of matrices")), mx::uint32);
+}
+
+// Whether the indices are sorted, which is a promise of the exporter: known at load, or computed.
+std::function<bool(Frame&)> SortedFlag(const Operands& operands) {
+  const bool sorted = operands.Flag("sorted_indices");
+  const std::optional<IntOperand> flag = operands.OptionalIntOrSlot("sorted_indices_flag");
+  return [sorted, flag](Frame& frame) { return flag ? frame.Int(*flag) != 0 : sorted; };
+}
+
+Action GatherMm(const Operands& operands) {
+  return [a = operands.Tensor("a"), b = operands.Tensor("b"), lhs = operands.OptionalTensor("lhs_indices"),
+          rhs = operands.OptionalTensor("rhs_indices"), out = operands.Tensor("out"),
+          sorted = SortedFlag(operands)](Frame& frame) {
+    const mx::array& left = frame.Get(a);
+    const mx::array& right = frame.Get(b);
+    frame.Set(out, mx::gather_mm(left, right, MatrixIndices(frame, lhs, left), MatrixIndices(frame, rhs, right),
+                                 sorted(frame)));
+  };
+}
+
+Action GatherQmm(const Operands& operands) {
+  return [x = operands.Tensor("x"), w = operands.Tensor("w"), scales = operands.Tensor("scales"),
+          biases = operands.OptionalTensor("biases"), lhs = operands.OptionalTensor("lhs_indices"),
+          rhs = operands.OptionalTensor("rhs_indices"), out = operands.Tensor("out"), q = QuantizationOf(operands),
+          transpose = operands.Flag("transpose"), sorted = SortedFlag(operands)](Frame& frame) {
+    const mx::array& left = frame.Get(x);
+    const mx::array& right = frame.Get(w);
+    frame.Set(out, mx::gather_qmm(left, right, frame.Get(scales), frame.GetOptional(biases),
+                                  MatrixIndices(frame, lhs, left), MatrixIndices(frame, rhs, right), transpose,
+                                  q.group_size, q.bits, q.mode, std::nullopt, sorted(frame)));
+  };
+}
+
+constexpr Handler kOps[] = {
+    {"AddmmNode", Addmm},         {"DequantizeNode", Dequantize},           {"GatherMmNode", GatherMm},
+    {"GatherQmmNode", GatherQmm}, {"QuantizedMatmulNode", QuantizedMatmul},
+};
+
+}  // namespace
+
+std::span<const Handler> LinearOps() { return kOps; }
+
+}  // namespace offgraph::program

@@ -1,0 +1,71 @@
+// Ops that reduce or scan along axes.
+#include <mlx/ops.h>
+
+#include <numeric>
+
+#include "offgraph/program/handler.h"
+
+namespace offgraph::program {
+namespace {
+
+namespace mx = mlx::core;
+
+// No axes means all of them.
+std::vector<int> AxesOf(const std::vector<int>& axes, const mx::array& x) {
+  if (!axes.empty()) return axes;
+  std::vector<int> all(x.ndim());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+using ReduceFunction = mx::array (*)(const mx::array&, const std::vector<int>&, bool, mx::StreamOrDevice);
+
+template <ReduceFunction F>
+Action Reduce(const Operands& operands) {
+  return [x = operands.Tensor("x"), out = operands.Tensor("out"), axes = operands.Ints("axes"),
+          keepdims = operands.Flag("keepdims")](Frame& frame) {
+    const mx::array& input = frame.Get(x);
+    frame.Set(out, F(input, AxesOf(axes, input), keepdims, {}));
+  };
+}
+
+using SpreadFunction = mx::array (*)(const mx::array&, const std::vector<int>&, bool, int, mx::StreamOrDevice);
+
+template <SpreadFunction F>
+Action Spread(const Operands& operands) {
+  return [x = operands.Tensor("x"), out = operands.Tensor("out"), axes = operands.Ints("axes"),
+          keepdims = operands.Flag("keepdims"), ddof = operands.Int("ddof")](Frame& frame) {
+    const mx::array& input = frame.Get(x);
+    frame.Set(out, F(input, AxesOf(axes, input), keepdims, ddof, {}));
+  };
+}
+
+using PickFunction = mx::array (*)(const mx::array&, int, bool, mx::StreamOrDevice);
+
+template <PickFunction F>
+Action Pick(const Operands& operands) {
+  return [x = operands.Tensor("x"), out = operands.Tensor("out"), axis = operands.Int("axis"),
+          keepdims = operands.Flag("keepdims")](Frame& frame) { frame.Set(out, F(frame.Get(x), axis, keepdims, {})); };
+}
+
+Action CumulativeSum(const Operands& operands) {
+  return [x = operands.Tensor("x"), out = operands.Tensor("out"), axis = operands.Int("axis"),
+          reverse = operands.Flag("reverse"), inclusive = operands.Flag("inclusive")](Frame& frame) {
+    const mx::array& input = frame.Get(x);
+    frame.Set(out, mx::cumsum(input, NormalizeAxis(axis, input), reverse, inclusive, std::nullopt));
+  };
+}
+
+constexpr Handler kOps[] = {
+    {"AllNode", Reduce<mx::all>},     {"AnyNode", Reduce<mx::any>},   {"ArgmaxNode", Pick<mx::argmax>},
+    {"ArgminNode", Pick<mx::argmin>}, {"CumsumNode", CumulativeSum},  {"LogSumExpNode", Reduce<mx::logsumexp>},
+    {"MaxNode", Reduce<mx::max>},     {"MeanNode", Reduce<mx::mean>}, {"MedianNode", Reduce<mx::median>},
+    {"MinNode", Reduce<mx::min>},     {"ProdNode", Reduce<mx::prod>}, {"StdNode", Spread<mx::std>},
+    {"SumNode", Reduce<mx::sum>},     {"VarNode", Spread<mx::var>},
+};
+
+}  // namespace
+
+std::span<const Handler> ReductionOps() { return kOps; }
+
+}  // namespace offgraph::program

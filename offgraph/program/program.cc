@@ -1,0 +1,179 @@
+#include "offgraph/program/program.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "offgraph/cache/error.h"
+#include "offgraph/program/flow.h"
+#include "offgraph/program/mlx_types.h"
+#include "offgraph/program/payload.h"
+#include "offgraph/program/program_impl.h"
+
+namespace offgraph::program {
+namespace {
+
+namespace mx = mlx::core;
+
+// Assembles a program from a graph and its weights; every throw names the program and the part.
+class Loader {
+ public:
+  explicit Loader(Program::Impl* impl) : impl_(*impl), graph_(impl->graph) {}
+
+  void Load(const WeightSource& weights) {
+    CheckMaps();
+    CheckFlow(graph_, impl_.name);
+    impl_.interpreter = std::make_unique<Interpreter>(graph_, impl_.name);
+    for (const Slot& slot : graph_.inputs) impl_.inputs.push_back(Declaration(slot, "input"));
+    for (const Slot& slot : graph_.outputs) impl_.outputs.push_back(Declaration(slot, "output"));
+    FindCacheLayers();
+    impl_.position = TracePosition(graph_);
+    WrapConstants(weights);
+  }
+
+ private:
+  [[noreturn]] void Fail(const std::string& part, const std::string& problem) const {
+    throw Error(ErrorCode::kBadFile, impl_.name + ": " + part + ": " + problem);
+  }
+
+  // Inputs, outputs and buffers lie where the counts say.
+  void CheckMaps() const {
+    CheckRange(graph_.inputs, "input", graph_.first_input(), graph_.first_output());
+    CheckRange(graph_.outputs, "output", graph_.first_output(), graph_.first_buffer());
+    CheckRange(graph_.buffers, "mutable buffer", graph_.first_buffer(), graph_.first_temp());
+    for (uint32_t i = graph_.first_buffer(); i < graph_.first_temp(); ++i) {
+      const TensorMeta* meta = graph_.Meta({i});
+      if (meta == nullptr) Fail("mutable buffer in slot " + std::to_string(i), "its type and shape are not declared");
+      StaticShape(*meta, "mutable buffer in slot " + std::to_string(i));
+    }
+  }
+  void CheckRange(const std::vector<Slot>& slots, const char* kind, uint32_t begin, uint32_t end) const {
+    std::set<uint32_t> seen;
+    for (const Slot& slot : slots) {
+      if (slot.kind != SlotKind::kTensor) continue;
+      if (slot.index < begin || slot.index >= end) {
+        Fail(kind, "tensor slot " + std::to_string(slot.index) + " is not among slots " + std::to_string(begin) +
+                       " to " + std::to_string(end));
+      }
+      if (!seen.insert(slot.index).second) Fail(kind, "tensor slot " + std::to_string(slot.index) + " is named twice");
+    }
+  }
+
+  ValueInfo Declaration(const Slot& slot, const std::string& kind) const {
+    ValueInfo info;
+    info.is_tensor = slot.kind == SlotKind::kTensor;
+    if (!info.is_tensor) {
+      info.type = slot.kind == SlotKind::kInt     ? ScalarType::kLong
+                  : slot.kind == SlotKind::kFloat ? ScalarType::kDouble
+                                                  : ScalarType::kBool;
+      return info;
+    }
+    const TensorMeta* meta = graph_.Meta({slot.index});
+    if (meta == nullptr) Fail(kind + " in slot " + std::to_string(slot.index), "its type and shape are not declared");
+    info.type = meta->type;
+    for (const TensorMeta::Dim& dim : meta->shape) info.shape.push_back({dim.min, dim.max});
+    return info;
+  }
+
+  std::vector<int64_t> StaticShape(const TensorMeta& meta, const std::string& part) const {
+    std::vector<int64_t> shape;
+    for (const TensorMeta::Dim& dim : meta.shape) {
+      if (dim.min != dim.max) Fail(part, "its shape is not fixed");
+      shape.push_back(dim.min);
+    }
+    return shape;
+  }
+
+  void FindCacheLayers() {
+    std::map<int64_t, int64_t> nodes;
+    for (size_t c = 0; c < graph_.chains.size(); ++c) {
+      for (size_t i = 0; i < graph_.chains[c].size(); ++i) {
+        const Instruction& instruction = graph_.chains[c][i];
+        if (instruction.op == "UpdateAndAttendNode")
+          ++nodes[std::get<int64_t>(FindField(instruction, "layer_id")->value)];
+        if (instruction.op == "ScanNode") RefuseCacheIn(ChainsOf(instruction), Place(graph_, c, i));
+      }
+    }
+    for (const auto& [layer, count] : nodes) impl_.cache_layers.push_back({layer, count});
+  }
+
+  // A scan would store one step's rows again for every position that it scans.
+  void RefuseCacheIn(const std::vector<int64_t>& chains, const std::string& where) const {
+    for (int64_t chain : chains) {
+      for (const Instruction& instruction : graph_.chains[static_cast<size_t>(chain)]) {
+        if (instruction.op == "UpdateAndAttendNode") {
+          throw Error(ErrorCode::kUnsupported, impl_.name + ": " + where + ": UpdateAndAttendNode inside of a scan");
+        }
+        RefuseCacheIn(ChainsOf(instruction), where);
+      }
+    }
+  }
+
+  void WrapConstants(const WeightSource& weights) {
+    std::vector<const std::string*> names(graph_.n_constants, nullptr);
+    for (const NamedSlot& named : graph_.names) {
+      if (named.slot.kind == SlotKind::kTensor && named.slot.index < graph_.n_constants) {
+        names[named.slot.index] = &named.name;
+      }
+    }
+    for (uint32_t i = 0; i < graph_.n_constants; ++i) {
+      const std::string slot = "constant in slot " + std::to_string(i);
+      if (names[i] == nullptr) Fail(slot, "it has no name");
+      const TensorMeta* meta = graph_.Meta({i});
+      const std::string part = "weight \"" + *names[i] + "\"";
+      if (meta == nullptr) Fail(part, "its type and shape are not declared");
+      impl_.constants.push_back(WrapConstant(*names[i], *meta, part, weights));
+    }
+  }
+
+  mx::array WrapConstant(const std::string& key, const TensorMeta& meta, const std::string& part,
+                         const WeightSource& weights) const {
+    const std::vector<int64_t> shape = StaticShape(meta, part);
+    int64_t bytes = SizeOf(meta.type);
+    for (int64_t dim : ToShape(shape, SizeOf(meta.type), impl_.name + ": " + part)) bytes *= dim;
+    if (bytes == 0) return Zeros(ToShape(shape, 1, part), ToMlx(meta.type));
+    const std::optional<WeightBytes> found = weights(key);
+    if (!found) Fail(part, "the file does not hold it");
+    if (static_cast<int64_t>(found->bytes.size()) != bytes) {
+      Fail(part, Name(meta.type) + " " + ShapeText(shape) + " has " + std::to_string(bytes) +
+                     " bytes, and the file holds " + std::to_string(found->bytes.size()));
+    }
+    HostTensor tensor{meta.type, shape, std::shared_ptr<const void>(found->owner, found->bytes.data())};
+    if (reinterpret_cast<uintptr_t>(found->bytes.data()) % static_cast<size_t>(SizeOf(meta.type)) != 0) {
+      // Elements that straddle their alignment cannot be read in place.
+      auto copy = std::make_shared<std::vector<std::byte>>(found->bytes.begin(), found->bytes.end());
+      tensor.data = std::shared_ptr<const void>(copy, copy->data());
+    }
+    return Wrap(tensor);
+  }
+
+  Program::Impl& impl_;
+  const Graph& graph_;
+};
+
+}  // namespace
+
+std::mutex& MlxMutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+Program::Program(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Program::~Program() = default;
+
+std::shared_ptr<const Program> Program::Load(std::span<const std::byte> payload, const WeightSource& weights,
+                                             const std::string& name) {
+  auto impl = std::make_unique<Impl>();
+  impl->name = name;
+  impl->graph = ReadPayload(payload, name);
+  const std::lock_guard lock(MlxMutex());
+  Loader(impl.get()).Load(weights);
+  return std::shared_ptr<const Program>(new Program(std::move(impl)));
+}
+
+const std::string& Program::name() const { return impl_->name; }
+const std::vector<ValueInfo>& Program::inputs() const { return impl_->inputs; }
+const std::vector<ValueInfo>& Program::outputs() const { return impl_->outputs; }
+const std::vector<CacheLayerInfo>& Program::cache_layers() const { return impl_->cache_layers; }
+
+}  // namespace offgraph::program
