@@ -11,6 +11,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -276,12 +277,11 @@ CacheConfig RandomConfig(Random& random) {
 }
 
 std::string Describe(const CacheConfig& config) {
-  std::string text = "capacity " + std::to_string(config.capacity) + ", max_step " + std::to_string(config.max_step) +
-                     ", reserve " + std::to_string(config.rewind_reserve) + ", layers";
-  for (const LayerConfig& layer : config.layers) {
-    text += " " + std::to_string(layer.window) + "/" + std::to_string(layer.sinks);
-  }
-  return text;
+  std::ostringstream text;
+  text << "capacity " << config.capacity << ", max_step " << config.max_step << ", reserve " << config.rewind_reserve
+       << ", layers (window/sinks)";
+  for (const LayerConfig& layer : config.layers) text << " " << layer.window << "/" << layer.sinks;
+  return text.str();
 }
 
 TEST(SequenceCacheModelTest, RandomHistoriesOverRandomConfigurations) {
