@@ -12,6 +12,10 @@ add_library(offgraph_compiler INTERFACE)
 # same bits in both.
 target_compile_options(offgraph_compiler INTERFACE -ffp-contract=off)
 target_compile_options(offgraph_compiler INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # False alarms on "text" + std::string at -O3, https://gcc.gnu.org/bugzilla/show_bug.cgi?id=105651.
+  target_compile_options(offgraph_compiler INTERFACE -Wno-restrict)
+endif()
 if(OFFGRAPH_WERROR)
   target_compile_options(offgraph_compiler INTERFACE -Werror)
 endif()
