@@ -1,59 +1,20 @@
-# Finds what tools/setup installed. Each dependency becomes one target, offgraph_dep_<name>, that hides the rest.
+# Finds what tools/setup installed.
 set(OFFGRAPH_DEPS ${PROJECT_SOURCE_DIR}/.deps/python CACHE PATH "Folder with the MLX and ExecuTorch wheels")
 if(NOT EXISTS ${OFFGRAPH_DEPS}/mlx OR NOT EXISTS ${OFFGRAPH_DEPS}/executorch)
   message(FATAL_ERROR "MLX and ExecuTorch are not in ${OFFGRAPH_DEPS}. Run tools/setup, or `make build`, which does.")
 endif()
-
-# Wraps `target` as offgraph_dep_<name>. Its headers are system headers: their warnings are not ours.
-function(offgraph_dependency name)
-  cmake_parse_arguments(ARG "" "" "INCLUDES;LIBRARIES;DEFINITIONS" ${ARGN})
-  add_library(offgraph_dep_${name} INTERFACE)
-  target_include_directories(offgraph_dep_${name} SYSTEM INTERFACE ${ARG_INCLUDES})
-  target_link_libraries(offgraph_dep_${name} INTERFACE ${ARG_LIBRARIES})
-  target_compile_definitions(offgraph_dep_${name} INTERFACE ${ARG_DEFINITIONS})
-endfunction()
-
-# Finds a header and a library by name, and says which Debian package brings them where they are missing.
-function(offgraph_find_library out_header_dir out_library header library package)
-  find_path(${out_header_dir} ${header})
-  find_library(${out_library} ${library})
-  if(NOT ${out_header_dir} OR NOT ${out_library})
-    message(FATAL_ERROR "${header} or lib${library} is missing: apt-get install ${package}")
-  endif()
-endfunction()
-
-find_package(Threads REQUIRED)
-
-# MLX. OpenBLAS comes first on every link line, so that its cblas_sgemm is found before the reference BLAS that the
-# MLX wheel brings (30 to 100 times slower).
-set(MLX_DIR ${OFFGRAPH_DEPS}/mlx/share/cmake/MLX)
-find_package(MLX CONFIG REQUIRED)
-offgraph_find_library(OPENBLAS_INCLUDE OPENBLAS_LIBRARY cblas.h openblas libopenblas-dev)
-offgraph_dependency(mlx LIBRARIES -Wl,--no-as-needed ${OPENBLAS_LIBRARY} -Wl,--as-needed mlx)
-
-set(CMAKE_PREFIX_PATH ${OFFGRAPH_DEPS}/executorch ${CMAKE_PREFIX_PATH})
 set(OFFGRAPH_EXECUTORCH ${OFFGRAPH_DEPS}/executorch)
 
-offgraph_find_library(HWY_INCLUDE HWY_LIBRARY hwy/highway.h hwy libhwy-dev)
-offgraph_dependency(highway INCLUDES ${HWY_INCLUDE} LIBRARIES ${HWY_LIBRARY})
-offgraph_find_library(PTHREADPOOL_INCLUDE PTHREADPOOL_LIBRARY pthreadpool.h pthreadpool libpthreadpool-dev)
-offgraph_dependency(pthreadpool INCLUDES ${PTHREADPOOL_INCLUDE} LIBRARIES ${PTHREADPOOL_LIBRARY} Threads::Threads)
-offgraph_find_library(FLATBUFFERS_INCLUDE FLATBUFFERS_LIBRARY flatbuffers/flatbuffers.h flatbuffers libflatbuffers-dev)
-offgraph_dependency(flatbuffers INCLUDES ${FLATBUFFERS_INCLUDE} LIBRARIES ${FLATBUFFERS_LIBRARY})
+find_package(Threads REQUIRED)
+include(OffgraphLibraries)
+foreach(dependency mlx executorch highway pthreadpool flatbuffers json pcre2 utf8proc cli11 edit)
+  offgraph_find_dependency(${dependency})
+endforeach()
+
 find_program(FLATC flatc)
 if(NOT FLATC)
   message(FATAL_ERROR "flatc is missing: apt-get install flatbuffers-compiler")
 endif()
-find_package(nlohmann_json REQUIRED)
-offgraph_dependency(json LIBRARIES nlohmann_json::nlohmann_json)
-offgraph_find_library(PCRE2_INCLUDE PCRE2_LIBRARY pcre2.h pcre2-8 libpcre2-dev)
-offgraph_dependency(pcre2 INCLUDES ${PCRE2_INCLUDE} LIBRARIES ${PCRE2_LIBRARY} DEFINITIONS PCRE2_CODE_UNIT_WIDTH=8)
-offgraph_find_library(UTF8PROC_INCLUDE UTF8PROC_LIBRARY utf8proc.h utf8proc libutf8proc-dev)
-offgraph_dependency(utf8proc INCLUDES ${UTF8PROC_INCLUDE} LIBRARIES ${UTF8PROC_LIBRARY})
-find_package(CLI11 REQUIRED)
-offgraph_dependency(cli11 LIBRARIES CLI11::CLI11)
-offgraph_find_library(EDIT_INCLUDE EDIT_LIBRARY histedit.h edit libedit-dev)
-offgraph_dependency(edit INCLUDES ${EDIT_INCLUDE} LIBRARIES ${EDIT_LIBRARY})
 if(OFFGRAPH_BUILD_TESTS)
   find_package(GTest REQUIRED)
 endif()

@@ -1,7 +1,7 @@
 # offgraph_room(name DEPENDS rooms... USES dependencies... PRIVATE_USES dependencies... SOURCES files... TESTS files...)
 #
 # One static library, offgraph_<name>, for offgraph/<name>. DEPENDS names other rooms, USES names dependencies of
-# OffgraphDependencies that appear in the room's headers, PRIVATE_USES those that only its sources see.
+# OffgraphLibraries that appear in the room's headers, PRIVATE_USES those that only its sources see.
 # Every file in TESTS (x_test.cc) becomes a CTest test of its own, named <room>.<x>.
 function(offgraph_room name)
   cmake_parse_arguments(ARG "" "" "DEPENDS;USES;PRIVATE_USES;SOURCES;TESTS;TEST_DEPENDS;BENCHMARKS" ${ARGN})
@@ -9,16 +9,17 @@ function(offgraph_room name)
   add_library(${target} STATIC ${ARG_SOURCES})
   add_library(offgraph::${name} ALIAS ${target})
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
-                                              $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>)
+                                              $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/generated>
+                                              $<INSTALL_INTERFACE:include>)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:offgraph_compiler>)
   foreach(room ${ARG_DEPENDS})
     target_link_libraries(${target} PUBLIC offgraph_${room})
   endforeach()
   foreach(dependency ${ARG_USES})
-    target_link_libraries(${target} PUBLIC $<BUILD_INTERFACE:offgraph_dep_${dependency}>)
+    target_link_libraries(${target} PUBLIC offgraph_dep_${dependency})
   endforeach()
   foreach(dependency ${ARG_PRIVATE_USES})
-    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:offgraph_dep_${dependency}>)
+    target_link_libraries(${target} PRIVATE offgraph_dep_${dependency})
   endforeach()
   set_property(GLOBAL APPEND PROPERTY OFFGRAPH_ROOMS ${name})
   set_property(GLOBAL PROPERTY OFFGRAPH_ROOM_${name}_DEPENDS "${ARG_DEPENDS}")

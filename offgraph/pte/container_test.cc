@@ -413,11 +413,11 @@ TEST(ContainerBuilt, EveryIndexIsChecked) {
       {"method 'm', outputs: value -1", [](Builder& b) { b.Method("m", {}, {-1}); }},
       {"chain 0, instruction 0: operator 0, but there are 0", [&](Builder& b) { b.CallKernel(0, {}), method(b); }},
       {"chain 0, instruction 0: delegate -1", [&](Builder& b) { b.CallDelegate(-1, {}), method(b); }},
-      {"chain 0, instruction 0: value 2147483647",
+      {"chain 0, instruction 0: moved value 2147483647",
        [&](Builder& b) {
          b.Instruct(fb::InstructionArguments_MoveCall, fb::CreateMoveCall(b.fbb, 0, 2147483647)), method(b);
        }},
-      {"chain 0, instruction 0: value 5",
+      {"chain 0, instruction 0: freed value 5",
        [&](Builder& b) { b.Instruct(fb::InstructionArguments_FreeCall, fb::CreateFreeCall(b.fbb, 5)), method(b); }},
       {"jump to instruction 2, but there are 2",
        [&](Builder& b) {

@@ -111,14 +111,14 @@ class MethodReader {
       CheckIndices(delegate->args(), where);
       last_call_ = delegate;
     } else if (const auto* move = instruction.instr_args_as_MoveCall()) {
-      CheckIndex(move->move_from(), values, where, "value");
-      CheckIndex(move->move_to(), values, where, "value");
+      CheckIndex(move->move_from(), values, where, "moved value");
+      CheckIndex(move->move_to(), values, where, "moved value");
     } else if (const auto* jump = instruction.instr_args_as_JumpFalseCall()) {
-      CheckIndex(jump->cond_value_index(), values, where, "value");
+      CheckIndex(jump->cond_value_index(), values, where, "condition");
       // A jump behind the last instruction ends the chain.
       CheckIndex(jump->destination_instruction(), n_instructions + 1, where, "jump to instruction");
     } else if (const auto* free = instruction.instr_args_as_FreeCall()) {
-      CheckIndex(free->value_index(), values, where, "value");
+      CheckIndex(free->value_index(), values, where, "freed value");
     } else {
       throw Bad(where + ": kind " + std::to_string(static_cast<int>(instruction.instr_args_type())) +
                 ", which this version of ExecuTorch's schema does not know");
