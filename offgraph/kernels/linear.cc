@@ -6,11 +6,10 @@
 
 #include <numeric>
 
+#include "offgraph/kernels/isa.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offgraph/kernels/linear.cc"
-#define HWY_WANT_AVX3_DL
-// Vectors in arrays need a size known to the compiler. Processors without AVX2 use the portable code.
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #include <hwy/foreach_target.h>
 // Highway's macros want to come first.
 #include "offgraph/kernels/linear_job.h"
@@ -22,7 +21,7 @@ namespace HWY_NAMESPACE {
 
 // Registers for sums: AVX-512 and NEON have 32, AVX2 has 16.
 constexpr int kTileRows = 4;
-constexpr int kTileVectors = (HWY_TARGET == HWY_AVX2 || OFFGRAPH_PORTABLE_TARGET) ? 2 : 6;
+constexpr int kTileVectors = (HWY_TARGET == HWY_AVX2 || kLanes == 1) ? 2 : 6;
 
 struct Panel {
   const float* data;
@@ -43,10 +42,10 @@ inline bool IsPlainFloat(const MatrixView& view) { return view.type == DType::kF
 struct DotKernel {
   static constexpr int kTileColumns = kTileVectors;
   static constexpr int kMaxPanelColumns = 8 * kTileColumns;
+  static constexpr auto kStep = static_cast<int64_t>(kLanes);
 
-  static int64_t Lanes() { return static_cast<int64_t>(hn::Lanes(FloatTag())); }
   // Rows of x and of a panel are zero-padded to whole vectors.
-  static int64_t PaddedK(int64_t k) { return (k + Lanes() - 1) / Lanes() * Lanes(); }
+  static int64_t PaddedK(int64_t k) { return (k + kStep - 1) / kStep * kStep; }
   static int64_t PanelColumns(int64_t padded_k) {
     constexpr int64_t kPanelFloats = 32 * 1024 / sizeof(float);
     const int64_t tiles = kPanelFloats / std::max<int64_t>(padded_k, 1) / kTileColumns;
@@ -72,17 +71,17 @@ struct DotKernel {
   template <int kRows>
   static HWY_NOINLINE void Tile(const float* HWY_RESTRICT x, int64_t x_stride, const Panel& panel, int64_t column,
                                 int64_t padded_k, float* HWY_RESTRICT out, int64_t out_stride) {
-    const FloatTag d;
+    const F32 d;
     const float* HWY_RESTRICT w = panel.data + column * panel.stride;
-    Float sums[kRows][kTileColumns];
+    F32V sums[kRows][kTileColumns];
     for (auto& row : sums) {
-      for (Float& sum : row) sum = hn::Zero(d);
+      for (F32V& sum : row) sum = hn::Zero(d);
     }
-    for (int64_t k = 0; k < padded_k; k += Lanes()) {
-      Float xs[kRows];
+    for (int64_t k = 0; k < padded_k; k += kStep) {
+      F32V xs[kRows];
       for (int i = 0; i < kRows; ++i) xs[i] = hn::LoadU(d, x + i * x_stride + k);
       for (int j = 0; j < kTileColumns; ++j) {
-        const Float ws = hn::LoadU(d, w + j * panel.stride + k);
+        const F32V ws = hn::LoadU(d, w + j * panel.stride + k);
         for (int i = 0; i < kRows; ++i) sums[i][j] = hn::MulAdd(xs[i], ws, sums[i][j]);
       }
     }
@@ -94,7 +93,7 @@ struct DotKernel {
 
 // x w: vectors along n, kTileVectors of them at a time.
 struct OuterKernel {
-  static constexpr int kTileColumns = kTileVectors * static_cast<int>(hn::MaxLanes(FloatTag()));
+  static constexpr int kTileColumns = kTileVectors * static_cast<int>(kLanes);
   // Whole units of 32, as a quantized row wants.
   static constexpr int kMaxPanelColumns = std::lcm(kTileColumns, 32);
 
@@ -119,18 +118,17 @@ struct OuterKernel {
   template <int kRows>
   static HWY_NOINLINE void Tile(const float* HWY_RESTRICT x, int64_t x_stride, const Panel& panel, int64_t column,
                                 int64_t k_count, float* HWY_RESTRICT out, int64_t out_stride) {
-    const FloatTag d;
-    constexpr int kLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
+    const F32 d;
     const float* HWY_RESTRICT w = panel.data + column;
-    Float sums[kRows][kTileVectors];
+    F32V sums[kRows][kTileVectors];
     for (auto& row : sums) {
-      for (Float& sum : row) sum = hn::Zero(d);
+      for (F32V& sum : row) sum = hn::Zero(d);
     }
     for (int64_t k = 0; k < k_count; ++k) {
-      Float ws[kTileVectors];
+      F32V ws[kTileVectors];
       for (int j = 0; j < kTileVectors; ++j) ws[j] = hn::LoadU(d, w + k * panel.stride + j * kLanes);
       for (int i = 0; i < kRows; ++i) {
-        const Float xs = hn::Set(d, x[i * x_stride + k]);
+        const F32V xs = hn::Set(d, x[i * x_stride + k]);
         for (int j = 0; j < kTileVectors; ++j) sums[i][j] = hn::MulAdd(xs, ws[j], sums[i][j]);
       }
     }
@@ -145,20 +143,6 @@ struct Rows {
   const float* data;
   int64_t stride;
 };
-
-// Applies the epilogue to row `row`, columns [begin, begin + count), and stores it.
-inline void Finish(const LinearJob& job, int64_t row, int64_t begin, int64_t count, float* HWY_RESTRICT sums,
-                   float* HWY_RESTRICT addend) {
-  const Epilogue& e = job.epilogue;
-  if (e.alpha != 1.0F) {
-    for (int64_t j = 0; j < count; ++j) sums[j] *= e.alpha;
-  }
-  if (e.addend.data != nullptr) {
-    ReadRow(e.addend, row, begin, count, addend);
-    for (int64_t j = 0; j < count; ++j) sums[j] += e.beta * addend[j];
-  }
-  WriteRow(job.y, row, begin, count, sums);
-}
 
 // Rows [row, row + rows) of the result, columns [begin, begin + count), which are `panel`.
 template <class Kernel>
@@ -186,7 +170,8 @@ void MultiplyPanel(const LinearJob& job, const Rows& x, int64_t slab_row, int64_
           Kernel::template Tile<4>(xi, x.stride, panel, j, padded_k, out, kMaxColumns);
       }
     }
-    for (int64_t t = 0; t < tile_rows; ++t) Finish(job, i + t, begin, count, sums + t * kMaxColumns, addend);
+    for (int64_t t = 0; t < tile_rows; ++t)
+      FinishRow(job.epilogue, job.y, i + t, begin, count, sums + t * kMaxColumns, addend);
   }
 }
 

@@ -1,8 +1,10 @@
 #include "offgraph/kernels/linear_test_util.h"
 
-#define HWY_WANT_AVX3_DL
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+// The instruction sets are chosen before Highway is read.
+// clang-format off
+#include "offgraph/kernels/isa.h"
 #include <hwy/highway.h>
+// clang-format on
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,142 @@
+#include <cstdint>
+
+#include "offgraph/kernels/limits_job.h"
+
+#if defined(__x86_64__)
+#include <hwy/base.h>
+#include <immintrin.h>
+#endif
+
+namespace offgraph::kernels {
+namespace {
+
+// Independent sums, enough to hide the latency of two multipliers.
+constexpr int kSums = 12;
+
+int64_t SpinPortable(int64_t rounds) {
+  constexpr int kLanes = 16;
+  volatile int8_t source = 3;
+  int8_t a[kLanes];
+  for (int8_t& value : a) value = source;
+  int32_t sums[kSums][kLanes] = {};
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (auto& sum : sums) {
+      for (int i = 0; i < kLanes; ++i) sum[i] += a[i] * static_cast<int8_t>(round);
+    }
+  }
+  int32_t total = 0;
+  for (auto& sum : sums) {
+    for (const int32_t value : sum) total += value;
+  }
+  volatile int32_t sink = total;
+  static_cast<void>(sink);
+  return rounds * kSums * kLanes * 2;
+}
+
+}  // namespace
+
+#if defined(__x86_64__)
+
+HWY_PUSH_ATTRIBUTES("avx2")
+static int64_t SpinAvx2(int64_t rounds) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i a = _mm256_set1_epi8(1);
+  __m256i sums[kSums];
+  for (auto& sum : sums) sum = _mm256_setzero_si256();
+  for (int64_t round = 0; round < rounds; ++round) {
+    // Keeps the compiler from moving the products out of the loop.
+    asm volatile("" : "+x"(a));
+    for (auto& sum : sums) {
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, a), ones));
+      asm volatile("" : "+x"(sum));
+    }
+  }
+  return rounds * kSums * 32 * 2;
+}
+HWY_POP_ATTRIBUTES
+
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw")
+static int64_t SpinAvx512(int64_t rounds) {
+  const __m512i ones = _mm512_set1_epi16(1);
+  __m512i a = _mm512_set1_epi8(1);
+  __m512i sums[kSums];
+  for (auto& sum : sums) sum = _mm512_setzero_si512();
+  for (int64_t round = 0; round < rounds; ++round) {
+    asm volatile("" : "+v"(a));
+    for (auto& sum : sums) {
+      sum = _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(a, a), ones));
+      asm volatile("" : "+v"(sum));
+    }
+  }
+  return rounds * kSums * 64 * 2;
+}
+HWY_POP_ATTRIBUTES
+
+HWY_PUSH_ATTRIBUTES("avx512f,avx512vnni")
+static int64_t SpinVnni(int64_t rounds) {
+  __m512i a = _mm512_set1_epi8(1);
+  __m512i sums[kSums];
+  for (auto& sum : sums) sum = _mm512_setzero_si512();
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (auto& sum : sums) {
+      sum = _mm512_dpbusd_epi32(sum, a, a);
+      asm volatile("" : "+v"(sum));
+    }
+  }
+  return rounds * kSums * 64 * 2;
+}
+HWY_POP_ATTRIBUTES
+
+HWY_PUSH_ATTRIBUTES("amx-tile,amx-int8")
+static int64_t SpinAmx(int64_t rounds) {
+  // Palette 1; tiles 0 to 3 are sums, 4 and 5 left, 6 and 7 right operands, all 16 rows of 64 bytes.
+  struct alignas(64) {
+    uint8_t palette = 1;
+    uint8_t start_row = 0;
+    uint8_t reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } config;
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(4);
+  _tile_zero(5);
+  _tile_zero(6);
+  _tile_zero(7);
+  for (int64_t round = 0; round < rounds; ++round) {
+    _tile_dpbssd(0, 4, 6);
+    _tile_dpbssd(1, 4, 7);
+    _tile_dpbssd(2, 5, 6);
+    _tile_dpbssd(3, 5, 7);
+  }
+  _tile_release();
+  return rounds * 4 * 16 * 16 * 64 * 2;
+}
+HWY_POP_ATTRIBUTES
+
+int64_t SpinInt8(DotIsa isa, int64_t rounds) {
+  switch (isa) {
+    case DotIsa::kAvx2:
+      return SpinAvx2(rounds);
+    case DotIsa::kAvx512:
+      return SpinAvx512(rounds);
+    case DotIsa::kVnni:
+      return SpinVnni(rounds);
+    case DotIsa::kAmx:
+      return SpinAmx(rounds);
+    case DotIsa::kPortable:
+      break;
+  }
+  return SpinPortable(rounds);
+}
+
+#else
+
+int64_t SpinInt8(DotIsa /*isa*/, int64_t rounds) { return SpinPortable(rounds); }
+
+#endif
+
+}  // namespace offgraph::kernels
