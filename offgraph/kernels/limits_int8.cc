@@ -1,6 +1,7 @@
 #include <cstdint>
 
 #include "offgraph/kernels/limits_job.h"
+#include "offgraph/kernels/linear_amx.h"
 
 #if defined(__x86_64__)
 #include <hwy/base.h>
@@ -89,15 +90,10 @@ HWY_POP_ATTRIBUTES
 
 HWY_PUSH_ATTRIBUTES("amx-tile,amx-int8")
 static int64_t SpinAmx(int64_t rounds) {
-  // Palette 1; tiles 0 to 3 are sums, 4 and 5 left, 6 and 7 right operands, all 16 rows of 64 bytes.
-  struct alignas(64) {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    uint8_t reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } config;
-  _tile_loadconfig(&config);
+  // Tiles 0 to 3 are sums, 4 and 5 left, 6 and 7 right operands.
+  static constexpr TileConfig kConfig = {.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                                         .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+  _tile_loadconfig(&kConfig);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
