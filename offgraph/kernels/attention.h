@@ -54,8 +54,8 @@ struct AttentionSegment {
   int64_t token_offset = 0;
   int64_t tokens = 0;
   int64_t position = 0;
-  std::span<const RowRun> writes;  // rows for the tokens, in token order
-  std::span<const RowRun> reads;   // rows that may be seen, oldest position first
+  std::span<const RowRun> writes = {};  // rows for the tokens, in token order
+  std::span<const RowRun> reads = {};   // rows that may be seen, oldest position first
 };
 
 enum class MaskType : uint8_t { kNone, kBool, kFloat32, kFloat16, kBFloat16 };
@@ -77,7 +77,7 @@ struct AttentionOptions {
   bool causal = true;     // key j is visible to the query at position i only where j <= i
   int64_t window = 0;     // > 0: and only where j > i - window, or j < sinks
   int64_t sinks = 0;
-  MaskView mask;  // applies on top of the above
+  MaskView mask = {};  // applies on top of the above
 };
 
 // Where StoreRows found a value that the pool's type cannot hold.

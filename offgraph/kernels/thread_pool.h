@@ -1,6 +1,10 @@
 // The threads that kernels run on.
 //
-// Thread rule: ParallelFor may be called from any thread; concurrent calls run one after the other.
+// A thread without work looks for some for half a millisecond, then sleeps. A call waits for the ranges only, not for
+// threads: where other processes hold the cores, the caller does the work alone.
+//
+// Thread rule: ParallelFor may be called from any thread; concurrent calls run one after the other. A call from inside
+// a body runs on the calling thread alone.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +14,8 @@ namespace offgraph::kernels {
 
 class ThreadPool {
  public:
-  // `threads` counts the calling thread; 0 means the cores that this process may use (its affinity mask).
+  // `threads` counts the calling thread; 0 means the cores that this process may use (its affinity mask). Where the
+  // system grants fewer threads, there are fewer.
   explicit ThreadPool(size_t threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -1,0 +1,379 @@
+// What attention computes for one block of 64 positions: scores, the softmax inside the block, the weighted sum of V,
+// and the merge of a block into what precedes it. Compiled once per instruction set.
+//
+// The bits of each step are fixed by the query, the visible keys and their positions:
+//  - A score is 16 partial sums, the i-th over the dimensions d = i (mod 16) in ascending order, each step one fused
+//    multiply-add; then the sums are added in halves: i and i + 8, i and i + 4, i and i + 2, 0 and 1. It can be had
+//    with the dimensions in the lanes (ScoresFromRows: the stored rows as they are, for few queries) or with the keys
+//    in the lanes (ScoresFromColumns: a transposed block, for many queries).
+//  - The softmax sees 64 scores and the set of visible keys, whichever way they were computed.
+//  - The weighted sum adds the visible keys one after the other. A hidden key is skipped, not multiplied by 0: what
+//    its row holds, NaN included, plays no part.
+#if defined(OFFGRAPH_KERNELS_ATTENTION_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OFFGRAPH_KERNELS_ATTENTION_BLOCK_INL_H_
+#undef OFFGRAPH_KERNELS_ATTENTION_BLOCK_INL_H_
+#else
+#define OFFGRAPH_KERNELS_ATTENTION_BLOCK_INL_H_
+#endif
+
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "offgraph/kernels/attention.h"
+#include "offgraph/kernels/dtype-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace offgraph::kernels::HWY_NAMESPACE {
+
+inline constexpr size_t kBlock = kAttentionBlock;
+static_assert(kBlock == 64, "a set of keys is one uint64_t");
+
+// Queries that share the loads of a block in one pass; it leaves room in the registers for the sums.
+inline constexpr size_t kMaxRows = 4;
+
+// Calls f(std::integral_constant<size_t, n>, first) for groups of n <= kMaxRows that cover [0, rows).
+template <class F>
+HWY_INLINE void ForRowGroups(size_t rows, const F& f) {
+  size_t first = 0;
+  for (; first + kMaxRows <= rows; first += kMaxRows) f(std::integral_constant<size_t, kMaxRows>(), first);
+  static_assert(kMaxRows == 4);
+  switch (rows - first) {
+    case 3:
+      return f(std::integral_constant<size_t, 3>(), first);
+    case 2:
+      return f(std::integral_constant<size_t, 2>(), first);
+    case 1:
+      return f(std::integral_constant<size_t, 1>(), first);
+    default:
+      return;
+  }
+}
+
+template <size_t kRows>
+HWY_INLINE uint64_t Union(const uint64_t* sets) {
+  uint64_t all = 0;
+  for (size_t r = 0; r < kRows; ++r) all |= sets[r];
+  return all;
+}
+
+template <size_t kRows>
+HWY_INLINE uint64_t Intersection(const uint64_t* sets) {
+  uint64_t common = ~uint64_t{0};
+  for (size_t r = 0; r < kRows; ++r) common &= sets[r];
+  return common;
+}
+
+// exp(x) for x <= 0: within 1 ulp, 0 below -87 (where the result would be subnormal), NaN for NaN. The polynomial is
+// that of expf in Moshier's Cephes library.
+HWY_INLINE F32V ExpOfNonPositive(F32V x) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  const F32V n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504088896341F)));
+  F32V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375F), x);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4F), r);
+  F32V p = hn::Set(d, 1.9875691500e-4F);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.3981999507e-3F));
+  p = hn::MulAdd(p, r, hn::Set(d, 8.3334519073e-3F));
+  p = hn::MulAdd(p, r, hn::Set(d, 4.1665795894e-2F));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1F));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1F));
+  p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, hn::Set(d, 1.0F)));
+  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
+  p = hn::Mul(p, hn::BitCast(d, exponent));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0F)), p);
+}
+
+HWY_INLINE float ExpOfNonPositive(float x) { return hn::GetLane(ExpOfNonPositive(hn::Set(F32(), x))); }
+
+// Four floats, for transposition.
+#if HWY_TARGET == HWY_SCALAR
+struct Four {
+  float x[4];
+};
+HWY_INLINE Four LoadFour(const float* from) { return Four{{from[0], from[1], from[2], from[3]}}; }
+HWY_INLINE void StoreFour(const Four& four, float* to) { std::copy_n(four.x, 4, to); }
+HWY_INLINE Four Add(const Four& a, const Four& b) {
+  return Four{{a.x[0] + b.x[0], a.x[1] + b.x[1], a.x[2] + b.x[2], a.x[3] + b.x[3]}};
+}
+HWY_INLINE void Transpose(Four (&rows)[4]) {
+  for (size_t i = 0; i < 4; ++i) {
+    for (size_t k = 0; k < i; ++k) std::swap(rows[i].x[k], rows[k].x[i]);
+  }
+}
+HWY_INLINE Four FoldTo4(const Chunk& sums) {
+  Four folded;
+  for (size_t i = 0; i < 4; ++i) {
+    folded.x[i] = (sums.v[i].raw + sums.v[i + 8].raw) + (sums.v[i + 4].raw + sums.v[i + 12].raw);
+  }
+  return folded;
+}
+#else
+using Four = hn::Vec<hn::FixedTag<float, 4> >;
+HWY_INLINE Four LoadFour(const float* from) { return hn::LoadU(hn::FixedTag<float, 4>(), from); }
+HWY_INLINE void StoreFour(Four four, float* to) { hn::StoreU(four, hn::FixedTag<float, 4>(), to); }
+HWY_INLINE Four Add(Four a, Four b) { return hn::Add(a, b); }
+HWY_INLINE void Transpose(Four (&rows)[4]) {
+  const hn::FixedTag<float, 4> d;
+  const Four lo01 = hn::InterleaveLower(d, rows[0], rows[1]);
+  const Four lo23 = hn::InterleaveLower(d, rows[2], rows[3]);
+  const Four hi01 = hn::InterleaveUpper(d, rows[0], rows[1]);
+  const Four hi23 = hn::InterleaveUpper(d, rows[2], rows[3]);
+  rows[0] = hn::ConcatLowerLower(d, lo23, lo01);
+  rows[1] = hn::ConcatUpperUpper(d, lo23, lo01);
+  rows[2] = hn::ConcatLowerLower(d, hi23, hi01);
+  rows[3] = hn::ConcatUpperUpper(d, hi23, hi01);
+}
+template <class D>
+HWY_INLINE Four FoldVector(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(d) == 4) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return FoldVector(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+// 16 partial sums to 4: i and i + 8, then i and i + 4.
+HWY_INLINE Four FoldTo4(Chunk sums) {
+  for (size_t n = kVecsPerChunk / 2; n > 0; n /= 2) {
+    for (size_t i = 0; i < n; ++i) sums.v[i] = hn::Add(sums.v[i], sums.v[i + n]);
+  }
+  return FoldVector(F32(), sums.v[0]);
+}
+#endif
+
+// scores[r * 64 + j] = q[r] . key j, for the keys of `wanted` (others may be computed too, or left).
+//   q      [kRows, q_stride] fp32, zeros from `dim` up to a multiple of 16
+//   keys   64 pointers to rows of `dim` elements; every one must be readable
+template <DType kType, size_t kRows>
+HWY_INLINE void ScoresFromRows(const float* q, size_t q_stride, const void* const* keys, uint64_t wanted, size_t dim,
+                               float* scores) {
+  const F32 d;
+  for (size_t j = 0; j < kBlock; j += 4) {
+    if (((wanted >> j) & 15) == 0) continue;
+    Four folded[kRows][4];
+    for (size_t k = 0; k < 4; ++k) {
+      Chunk sums[kRows];
+      for (Chunk& sum : sums) {
+        for (F32V& v : sum.v) v = hn::Zero(d);
+      }
+      for (size_t i = 0; i < dim; i += kChunk) {
+        const Chunk key = LoadChunk<kType>(keys[j + k], i, dim);
+        for (size_t r = 0; r < kRows; ++r) {
+          for (size_t n = 0; n < kVecsPerChunk; ++n) {
+            const F32V query = hn::LoadU(d, q + r * q_stride + i + n * kLanes);
+            sums[r].v[n] = hn::MulAdd(query, key.v[n], sums[r].v[n]);
+          }
+        }
+      }
+      for (size_t r = 0; r < kRows; ++r) folded[r][k] = FoldTo4(sums[r]);
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      Four(&parts)[4] = folded[r];
+      Transpose(parts);
+      StoreFour(Add(Add(parts[0], parts[2]), Add(parts[1], parts[3])), scores + r * kBlock + j);
+    }
+  }
+}
+
+// Sums of kRows queries for kVecs vectors of keys.
+template <size_t kRows, size_t kVecs>
+struct Tile {
+  F32V v[kRows][kVecs];
+};
+
+// The partial sums i, i + kStep, i + 2 kStep, ... added in halves; a single one for kStep = 16.
+template <size_t kRows, size_t kVecs, size_t kStep>
+HWY_INLINE Tile<kRows, kVecs> SumOfPartials(const float* q, size_t q_stride, const float* columns, size_t padded_dim,
+                                            size_t i) {
+  Tile<kRows, kVecs> sums;
+  if constexpr (kStep < kChunk) {
+    sums = SumOfPartials<kRows, kVecs, kStep * 2>(q, q_stride, columns, padded_dim, i);
+    const auto others = SumOfPartials<kRows, kVecs, kStep * 2>(q, q_stride, columns, padded_dim, i + kStep);
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t n = 0; n < kVecs; ++n) sums.v[r][n] = hn::Add(sums.v[r][n], others.v[r][n]);
+    }
+  } else {
+    const F32 d;
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t n = 0; n < kVecs; ++n) sums.v[r][n] = hn::Zero(d);
+    }
+    for (; i < padded_dim; i += kChunk) {
+      F32V key[kVecs];
+      for (size_t n = 0; n < kVecs; ++n) key[n] = hn::LoadU(d, columns + i * kBlock + n * kLanes);
+      for (size_t r = 0; r < kRows; ++r) {
+        const F32V query = hn::Set(d, q[r * q_stride + i]);
+        for (size_t n = 0; n < kVecs; ++n) sums.v[r][n] = hn::MulAdd(query, key[n], sums.v[r][n]);
+      }
+    }
+  }
+  return sums;
+}
+
+// The same scores from a transposed block.
+//   columns  [padded_dim, 64] fp32, zeros from the head size up to padded_dim, a multiple of 16
+template <size_t kRows>
+HWY_INLINE void ScoresFromColumns(const float* q, size_t q_stride, const float* columns, size_t padded_dim,
+                                  float* scores) {
+  constexpr size_t kVecs = 2;
+  const F32 d;
+  for (size_t j = 0; j < kBlock; j += kVecs * kLanes) {
+    const auto tile = SumOfPartials<kRows, kVecs, 1>(q, q_stride, columns + j, padded_dim, 0);
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t n = 0; n < kVecs; ++n) hn::StoreU(tile.v[r][n], d, scores + r * kBlock + j + n * kLanes);
+    }
+  }
+}
+
+// columns[i, j] = element i of key j, for keys in `wanted`; columns of other keys are left as they are.
+//   staging [4, padded_dim] fp32 scratch
+template <DType kType>
+HWY_INLINE void TransposeKeys(const void* const* keys, uint64_t wanted, size_t dim, size_t padded_dim, float* staging,
+                              float* columns) {
+  for (size_t j = 0; j < kBlock; j += 4) {
+    if (((wanted >> j) & 15) == 0) continue;
+    for (size_t k = 0; k < 4; ++k) LoadRow<kType>(keys[j + k], dim, staging + k * padded_dim);
+    for (size_t i = 0; i < padded_dim; i += 4) {
+      Four rows[4];
+      for (size_t k = 0; k < 4; ++k) rows[k] = LoadFour(staging + k * padded_dim + i);
+      Transpose(rows);
+      for (size_t k = 0; k < 4; ++k) StoreFour(rows[k], columns + (i + k) * kBlock + j);
+    }
+  }
+}
+
+// A partial softmax: exponentials are relative to `max`, and `sum` adds them up. Empty where sum is 0.
+struct SoftmaxState {
+  float max = -std::numeric_limits<float>::infinity();
+  float sum = 0;
+};
+
+// What stands between a dot product and its exponential.
+struct ScoreOptions {
+  float scale = 1;
+  float soft_cap = 0;
+  const float* bias = nullptr;  // [64], added last
+};
+
+HWY_INLINE hn::Mask<F32> LaneMask(uint64_t set, size_t first) {
+  const U32 d;
+  const auto lane_bit = hn::Shl(hn::Set(d, 1), hn::Iota(d, 0));
+  return hn::RebindMask(F32(), hn::TestBit(hn::Set(d, static_cast<uint32_t>(set >> first)), lane_bit));
+}
+
+// weights [64]: dot products in, exponentials out, 0 for keys that are not in `visible`. REQUIRES: visible != 0.
+HWY_INLINE SoftmaxState SoftmaxOfBlock(float* weights, uint64_t visible, const ScoreOptions& options) {
+  const F32 d;
+  const F32V scale = hn::Set(d, options.scale);
+  F32V max = hn::Set(d, -std::numeric_limits<float>::infinity());
+  for (size_t j = 0; j < kBlock; j += kLanes) {
+    F32V score = hn::Mul(hn::LoadU(d, weights + j), scale);
+    if (HWY_UNLIKELY(options.soft_cap > 0)) {
+      const F32V cap = hn::Set(d, options.soft_cap);
+      score = hn::Mul(cap, hn::Tanh(d, hn::Div(score, cap)));
+    }
+    if (options.bias != nullptr) score = hn::Add(score, hn::LoadU(d, options.bias + j));
+    hn::StoreU(score, d, weights + j);
+    max = hn::IfThenElse(LaneMask(visible, j), hn::Max(max, score), max);
+  }
+  SoftmaxState state;
+  const F32V greatest = hn::MaxOfLanes(d, max);
+  state.max = hn::GetLane(greatest);
+  F32V sum = hn::Zero(d);
+  for (size_t j = 0; j < kBlock; j += kLanes) {
+    const F32V weight = ExpOfNonPositive(hn::Sub(hn::LoadU(d, weights + j), greatest));
+    const F32V kept = hn::IfThenElseZero(LaneMask(visible, j), weight);
+    hn::StoreU(kept, d, weights + j);
+    sum = hn::Add(sum, kept);
+  }
+  state.sum = hn::GetLane(hn::SumOfLanes(d, sum));
+  return state;
+}
+
+// One pass of WeightedSum over kVecs vectors of dimensions, from dimension `i`.
+template <DType kType, size_t kRows, size_t kVecs>
+HWY_INLINE void WeightedSumPass(const float* weights, const uint64_t* visible, const void* const* values, size_t dim,
+                                size_t i, float* out, size_t out_stride) {
+  const F32 d;
+  F32V sums[kRows][kVecs];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t n = 0; n < kVecs; ++n) sums[r][n] = hn::Zero(d);
+  }
+  const uint64_t common = Intersection<kRows>(visible);
+  for (uint64_t rest = Union<kRows>(visible); rest != 0; rest &= rest - 1) {
+    const auto j = static_cast<size_t>(std::countr_zero(rest));
+    F32V value[kVecs];
+    for (size_t n = 0; n < kVecs; n += kVecsPerChunk) {
+      const Chunk chunk = LoadChunk<kType>(values[j], i + n * kLanes, dim);
+      for (size_t m = 0; m < kVecsPerChunk; ++m) value[n + m] = chunk.v[m];
+    }
+    const bool everyone = ((common >> j) & 1) != 0;
+    for (size_t r = 0; r < kRows; ++r) {
+      if (HWY_UNLIKELY(!everyone && ((visible[r] >> j) & 1) == 0)) continue;
+      const F32V weight = hn::Set(d, weights[r * kBlock + j]);
+      for (size_t n = 0; n < kVecs; ++n) sums[r][n] = hn::MulAdd(weight, value[n], sums[r][n]);
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t n = 0; n < kVecs; ++n) hn::StoreU(sums[r][n], d, out + r * out_stride + i + n * kLanes);
+  }
+}
+
+// out[r] = sum over the keys j of visible[r], in ascending order, of weights[r * 64 + j] * value j
+//   values  64 pointers to rows of `dim` elements; only visible ones are read
+//   out     [kRows, out_stride] fp32, written up to the next multiple of 16
+template <DType kType, size_t kRows>
+HWY_INLINE void WeightedSum(const float* weights, const uint64_t* visible, const void* const* values, size_t dim,
+                            float* out, size_t out_stride) {
+  // The sums of one pass fill half of the registers: 32 with AVX-512, else 16.
+  constexpr size_t kChunksPerPass = kLanes == 16 ? 4 : 1;
+  constexpr size_t kPass = kChunksPerPass * kChunk;
+  size_t i = 0;
+  for (; i + kPass <= dim; i += kPass) {
+    WeightedSumPass<kType, kRows, kChunksPerPass * kVecsPerChunk>(weights, visible, values, dim, i, out, out_stride);
+  }
+  for (; i < dim; i += kChunk) {
+    WeightedSumPass<kType, kRows, kVecsPerChunk>(weights, visible, values, dim, i, out, out_stride);
+  }
+}
+
+// Adds a later block (its state and weighted sum) to an accumulated one. Both [padded_dim], a multiple of 16.
+HWY_INLINE void Merge(const SoftmaxState& block, const float* block_sum, size_t padded_dim, SoftmaxState& state,
+                      float* sum) {
+  if (block.sum == 0) return;
+  const F32 d;
+  const bool raises = block.max > state.max;
+  const float shrink = ExpOfNonPositive(raises ? state.max - block.max : block.max - state.max);
+  const float old_factor = raises ? shrink : 1.0F;
+  const float new_factor = raises ? 1.0F : shrink;
+  state.sum = state.sum * old_factor + block.sum * new_factor;
+  if (raises) state.max = block.max;
+  const F32V old_weight = hn::Set(d, old_factor);
+  const F32V new_weight = hn::Set(d, new_factor);
+  for (size_t i = 0; i < padded_dim; i += kLanes) {
+    const F32V added = hn::Mul(hn::LoadU(d, block_sum + i), new_weight);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, sum + i), old_weight, added), d, sum + i);
+  }
+}
+
+// sum / state.sum in place, zeros where the state is empty.
+HWY_INLINE void Normalize(const SoftmaxState& state, size_t padded_dim, float* sum) {
+  const F32 d;
+  const F32V divisor = hn::Set(d, state.sum);
+  const bool empty = state.sum == 0;
+  for (size_t i = 0; i < padded_dim; i += kLanes) {
+    hn::StoreU(empty ? hn::Zero(d) : hn::Div(hn::LoadU(d, sum + i), divisor), d, sum + i);
+  }
+}
+
+}  // namespace offgraph::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // OFFGRAPH_KERNELS_ATTENTION_BLOCK_INL_H_
