@@ -12,9 +12,10 @@
 #pragma once
 
 #include <mlx/array.h>
-#include <mlx/device.h>
+#include <mlx/dtype.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "offgraph/cache/sequence_cache.h"
+#include "offgraph/kernels/attention.h"
 
 namespace offgraph::bytes {
 
@@ -53,6 +55,23 @@ struct AttendOptions {
   std::optional<mlx::core::array> mask;       // explicit mask [1 or n_heads, T, keys read], bool or additive
   std::optional<mlx::core::Dtype> out_dtype;  // absent: q's type
 };
+
+// The sizes of a layer's attention, fixed at its first step. `k_type` and `v_type` are those in which the program
+// computes K and V: what KvType::kSame stores.
+struct LayerGeometry {
+  int64_t n_heads = 0;
+  int64_t n_kv_heads = 0;
+  int64_t k_dim = 0;
+  int64_t v_dim = 0;
+  mlx::core::Dtype k_type = mlx::core::float32;
+  mlx::core::Dtype v_type = mlx::core::float32;
+};
+
+// Stores k and v as the open step's rows of a layer and attends: Attend, for code that calls kernels itself. It may run
+// on any thread, once, before the step is committed.
+//   q [n_heads, T, k_dim]   k [n_kv_heads, T, k_dim]   v [n_kv_heads, T, v_dim]   out [n_heads, T, v_dim]
+using LayerAttend = std::function<void(const kernels::HeadsView& q, const kernels::HeadsView& k,
+                                       const kernels::HeadsView& v, const kernels::MutableHeadsView& out)>;
 
 // Kinds of mask that the answer of a store without a fused kernel may ask for.
 enum class MaskKind : uint8_t {
@@ -95,6 +114,12 @@ class KvStore {
   // steps, or when no step is open; kOutOfMemory where the pool cannot grow.
   std::variant<mlx::core::array, AttendSpec> Attend(int64_t layer, const mlx::core::array& q, const mlx::core::array& k,
                                                     const mlx::core::array& v, const AttendOptions& options);
+
+  // Whether Prepare is possible, and Attend answers with an array: a CPU device, and a configuration that allows it.
+  bool fused() const;
+  // Takes the memory of this step's rows of `layer` and returns what stores and attends. Throws as Attend does.
+  // REQUIRES: fused().
+  LayerAttend Prepare(int64_t layer, const LayerGeometry& geometry, float scale);
 
   void Rewind(int64_t length, cache::SequenceId sequence = 0);
   // Rewinds to 0. Pools keep their memory for what follows; Release gives it back.
