@@ -93,7 +93,10 @@ AddedTokens::AddedTokens(const JsonNode& node, const Vocabulary& vocabulary, con
       continue;
     }
     const std::optional<int32_t> in_model = vocabulary.Find(token.content);
-    token.in_vocabulary = in_model.has_value();
+    NormalizedText normalized{token.content};
+    if (token.normalized && normalizer != nullptr) normalizer->Apply(&normalized);
+    token.to_decode = std::move(normalized.text);
+    token.literal = !in_model && token.to_decode == token.content;
     const int64_t expected = in_model.value_or(static_cast<int32_t>(next_id));
     if (token.id != expected) {
       item.Fail(ErrorCode::kBadFile,
@@ -116,10 +119,8 @@ AddedTokens::AddedTokens(const JsonNode& node, const Vocabulary& vocabulary, con
     for (size_t i = 0; i < tokens_.size(); ++i) {
       const AddedToken& token = tokens_[i];
       if (token.special != special) continue;
-      NormalizedText content{token.content};
-      if (token.normalized && normalizer != nullptr) normalizer->Apply(&content);
-      if (content.text.empty()) continue;
-      trie(token.normalized ? Stage::kNormalized : Stage::kRaw).Add(content.text, static_cast<int32_t>(i));
+      if (token.to_decode.empty()) continue;
+      trie(token.normalized ? Stage::kNormalized : Stage::kRaw).Add(token.to_decode, static_cast<int32_t>(i));
     }
   }
 }

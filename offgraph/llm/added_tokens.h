@@ -26,8 +26,13 @@ struct AddedToken {
   bool lstrip = false;       // takes the white space in front of it
   bool rstrip = false;       // takes the white space behind it
   bool normalized = false;
-  bool special = false;        // what `skip_special` leaves out of decoded text
-  bool in_vocabulary = false;  // the model's own vocabulary has the same token
+  bool special = false;  // what `skip_special` leaves out of decoded text
+  // What decoding starts from: the content, in its normalized form where it is looked for in normalized text, so that
+  // the decoder can undo the normalization.
+  std::string to_decode;
+  // The token was matched as it is written and is decoded to just that, even where its characters could be byte
+  // characters. False where the model's own vocabulary has the token: there it stands for bytes.
+  bool literal = false;
 };
 
 // A part of a text: an added token, or (token == nullptr) text between them.

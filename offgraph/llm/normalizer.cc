@@ -153,12 +153,14 @@ class Bert : public Normalizer {
 
  private:
   static void Clean(NormalizedText* text) {
-    const auto is_space = [](char32_t c) { return c == '\t' || c == '\n' || c == '\r' || IsWhitespace(c); };
-    Filter(text, [&](char32_t c) { return c != 0 && c != kReplacementCharacter && (!IsOther(c) || is_space(c)); });
+    Filter(text, [](char32_t c) {
+      if (c == '\t' || c == '\n' || c == '\r') return true;
+      return c != 0 && c != kReplacementCharacter && !IsControl(c);
+    });
     std::string spaced;
     for (size_t pos = 0; pos < text->text.size();) {
       const char32_t c = NextCodePoint(text->text, &pos);
-      AppendUtf8(is_space(c) ? U' ' : c, &spaced);
+      AppendUtf8(IsWhitespace(c) ? U' ' : c, &spaced);
     }
     text->text = std::move(spaced);
   }

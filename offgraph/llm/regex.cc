@@ -7,6 +7,7 @@
 #include "offgraph/cache/error.h"
 #include "offgraph/llm/regex_syntax.h"
 #include "offgraph/llm/unicode.h"
+#include "offgraph/llm/unicode_late.h"
 
 namespace offgraph::llm {
 namespace {
@@ -31,15 +32,32 @@ std::string ErrorText(int code) {
   return text;
 }
 
+Code Compile(const std::string& translated, std::string_view expression, const std::string& where) {
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr));
+  if (!code) {
+    throw Error(ErrorCode::kBadFile, where + ": the regular expression " + std::string(expression) +
+                                         " does not compile: " + ErrorText(error) + " (at byte " +
+                                         std::to_string(offset) + " of its translation " + translated + ")");
+  }
+  // Where the processor or a hardened system has no just-in-time compiler, matching is slower and otherwise the same.
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
+  return code;
+}
+
 }  // namespace
 
 struct Pattern::Compiled {
   Code code;
+  Code late_code;  // for texts with late characters; null where the pattern does not care
   MatchContext context;
 };
 
 struct MatchFinder::Scratch {
   MatchData data;
+  const pcre2_code* code = nullptr;  // for the present text
 };
 
 Pattern::Pattern() = default;
@@ -58,27 +76,17 @@ Pattern Pattern::Regex(std::string_view expression, std::string where) {
     throw Error(ErrorCode::kUnsupported, where + ": a regular expression of " + std::to_string(expression.size()) +
                                              " bytes; at most " + std::to_string(kLongestPattern) + " are supported");
   }
-  const std::string translated = TranslateRegex(expression, where);
+  const std::string translated = TranslateRegex(expression, /*late_characters=*/false, where);
+  const std::string with_late = TranslateRegex(expression, /*late_characters=*/true, where);
   Pattern pattern;
-  pattern.text_ = std::move(where);
   pattern.compiled_ = std::make_unique<Compiled>();
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  pattern.compiled_->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                                              PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
-                                              &offset, nullptr));
-  if (!pattern.compiled_->code) {
-    throw Error(ErrorCode::kBadFile, pattern.text_ + ": the regular expression " + std::string(expression) +
-                                         " does not compile: " + ErrorText(error) + " (at byte " +
-                                         std::to_string(offset) + " of its translation " + translated + ")");
-  }
-  // Where the processor or a hardened system has no just-in-time compiler, matching is slower and otherwise the same.
-  pcre2_jit_compile(pattern.compiled_->code.get(), PCRE2_JIT_COMPLETE);
+  pattern.compiled_->code = Compile(translated, expression, where);
+  if (with_late != translated) pattern.compiled_->late_code = Compile(with_late, expression, where);
   pattern.compiled_->context.reset(pcre2_match_context_create(nullptr));
-  if (!pattern.compiled_->context)
-    throw Error(ErrorCode::kOutOfMemory, pattern.text_ + ": no memory for a regular expression");
+  if (!pattern.compiled_->context) throw Error(ErrorCode::kOutOfMemory, where + ": no memory for a regular expression");
   pcre2_set_match_limit(pattern.compiled_->context.get(), kMatchLimit);
   pcre2_set_heap_limit(pattern.compiled_->context.get(), kHeapLimit);
+  pattern.text_ = std::move(where);
   return pattern;
 }
 
@@ -95,6 +103,9 @@ void MatchFinder::Start(std::string_view text) {
   text_ = text;
   position_ = 0;
   any_ = false;
+  if (!pattern_.compiled_) return;
+  const Pattern::Compiled& compiled = *pattern_.compiled_;
+  scratch_->code = (compiled.late_code && HasLateCharacter(text) ? compiled.late_code : compiled.code).get();
 }
 
 bool MatchFinder::Next(Match* match) {
@@ -120,7 +131,7 @@ bool MatchFinder::Search(size_t from, Match* match) {
     return match->begin != std::string_view::npos;
   }
   const auto run = [&](uint32_t options) {
-    return pcre2_match(pattern_.compiled_->code.get(), reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(), from,
+    return pcre2_match(scratch_->code, reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(), from,
                        options | PCRE2_NO_UTF_CHECK, scratch_->data.get(), pattern_.compiled_->context.get());
   };
   int result = run(0);

@@ -8,6 +8,7 @@
 
 #include "offgraph/cache/error.h"
 #include "offgraph/llm/unicode.h"
+#include "offgraph/llm/unicode_late.h"
 
 namespace offgraph::llm {
 namespace {
@@ -17,8 +18,9 @@ constexpr std::string_view kSpace =
     R"(\x{09}-\x{0D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 constexpr std::string_view kNotSpace =
     R"(\x{00}-\x{08}\x{0E}-\x{1F}\x{21}-\x{84}\x{86}-\x{9F}\x{A1}-\x{167F}\x{1681}-\x{1FFF}\x{200B}-\x{2027}\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})";
+// Alphabetic, M, Nd and Pc, and, since they are below U+0100, the superscripts and fractions there.
 constexpr std::string_view kWord =
-    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
+    R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
 
 // Long names of general categories, as properties are compared: without case, spaces, '-' and '_'.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 37> kCategories = {{
@@ -77,7 +79,8 @@ bool IsAsciiAlphanumeric(char c) { return std::isalnum(static_cast<unsigned char
 
 class Translator {
  public:
-  Translator(std::string_view pattern, const std::string& where) : pattern_(pattern), where_(where) {}
+  Translator(std::string_view pattern, bool late_characters, const std::string& where)
+      : pattern_(pattern), late_characters_(late_characters), where_(where) {}
 
   std::string Run() {
     if (Skip("(?i)")) out_ += "(?i)";
@@ -238,12 +241,12 @@ class Translator {
       case 'S':
         return set(kNotSpace, false);
       case 'w':
-        return set(kWord, false);
+        return set(Word(), false);
       case 'W':
-        return set(kWord, true);
+        return set(Word(), true);
       case 'p':
       case 'P':
-        return Property(c == 'P', begin);
+        return Property(c == 'P', in_set, begin);
       case 'v':
         out_ += "\\x0B";
         return;
@@ -281,9 +284,19 @@ class Translator {
     Refuse(std::string("the escape \\") + c, begin);
   }
 
+  std::string Word() const {
+    std::string word(kWord);
+    if (late_characters_) {
+      for (const std::string_view category : {"L", "M", "Nd", "Nl", "Pc"}) word += LateSet(category);
+    }
+    return word;
+  }
+
   // A place between a word character and another, or (not is_boundary) any other place.
   void Boundary(bool is_boundary) {
-    const auto look = [this](std::string_view opening) { out_.append(opening).append("[").append(kWord).append("])"); };
+    const auto look = [this](std::string_view opening) {
+      out_.append(opening).append("[").append(Word()).append("])");
+    };
     out_ += "(?:";
     look("(?<=");
     look(is_boundary ? "(?!" : "(?=");
@@ -305,7 +318,7 @@ class Translator {
     out_.append("\\x{").append(digits).append("}");
   }
 
-  void Property(bool negated, size_t begin) {
+  void Property(bool negated, bool in_set, size_t begin) {
     const size_t end = pattern_.find('}', pos_);
     if (Peek() != '{' || end == std::string_view::npos) Refuse("\\p without {name}", begin);
     std::string_view name = pattern_.substr(pos_ + 1, end - pos_ - 1);
@@ -324,15 +337,24 @@ class Translator {
       return entry.first == key || PropertyKey(entry.second) == key;
     });
     std::string property = "sc:";
+    std::string late;
     if (category != kCategories.end()) {
       property = category->second;
+      if (late_characters_) late = LateSet(property);
     } else {
       property.append(name);
     }
-    out_.append(negated ? "\\P{" : "\\p{").append(property).append("}");
+    // In a set, the complement of a category cannot be had without its late characters; no pattern in use asks.
+    if (late.empty() || (in_set && negated)) {
+      out_.append(negated ? "\\P{" : "\\p{").append(property).append("}");
+    } else {
+      const std::string contents = std::string("\\p{").append(property).append("}").append(late);
+      out_ += in_set ? contents : InSet(contents, negated);
+    }
   }
 
   std::string_view pattern_;
+  bool late_characters_;
   const std::string& where_;
   std::string out_;
   size_t pos_ = 0;
@@ -342,8 +364,8 @@ class Translator {
 
 }  // namespace
 
-std::string TranslateRegex(std::string_view pattern, const std::string& where) {
-  return Translator(pattern, where).Run();
+std::string TranslateRegex(std::string_view pattern, bool late_characters, const std::string& where) {
+  return Translator(pattern, late_characters, where).Run();
 }
 
 }  // namespace offgraph::llm

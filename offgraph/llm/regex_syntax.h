@@ -7,8 +7,7 @@
 //   \s \S \w \W                            spelled out as sets: PCRE2 counts U+180E as space, and no marks as letters
 //   \b \B                                  look-arounds with that \w
 //   \p{Han} (a script)                     \p{sc:Han}: PCRE2 would take script extensions
-//   \p{L}, \p{Letter}, \p{^L}, \P{L}       the general category by its short name, with the characters of Unicode 15
-//                                          to 16 that an older PCRE2 does not know
+//   \p{L}, \p{Letter}, \p{^L}, \P{L}       the general category by its short name
 //   \v, \uHHHH                             \x0B, \x{HHHH}
 //   x{,n}  x{n}?  x{n,m}+                  x{0,n}  (?:x{n})?  (?:x{n,m})+
 //   ^ $                                    at every line, as PCRE2_MULTILINE has it
@@ -22,7 +21,8 @@
 
 namespace offgraph::llm {
 
-// Throws Error(kUnsupported), naming the construct and its position; the message begins with `where`.
-std::string TranslateRegex(std::string_view pattern, const std::string& where);
+// With `late_characters`, categories also have the characters that PCRE2 does not know (unicode_late.h), at half the
+// speed. Throws Error(kUnsupported), naming the construct and its position; the message begins with `where`.
+std::string TranslateRegex(std::string_view pattern, bool late_characters, const std::string& where);
 
 }  // namespace offgraph::llm

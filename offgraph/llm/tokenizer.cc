@@ -78,8 +78,7 @@ void Tokenizer::Impl::Decode(int32_t id, bool skip_special, DecodeStream* stream
   const AddedToken* token = added.Find(id);
   if (token != nullptr) {
     if (token->special && skip_special) return;
-    // An added token that the model does not have itself was matched as it is written, so it is written as it is.
-    stream->Push(token->content, !token->in_vocabulary, out);
+    stream->Push(token->to_decode, token->literal, out);
   } else if (const std::optional<std::string_view> text = model->vocabulary().Token(id)) {
     stream->Push(*text, false, out);
   }
@@ -107,7 +106,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::Load(const std::filesystem::path& pa
 
 std::shared_ptr<const Tokenizer> Tokenizer::Parse(std::string_view bytes, const std::string& name) {
   TokenizerJson json = ReadTokenizerJson(bytes, name);
-  const JsonNode root(json.tree, name + ": ");
+  const JsonNode root(json.tree, name);
   root.AllowOnly({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                   "decoder", "model"});
   if (const std::optional<JsonNode> version = root.Find("version")) {

@@ -198,7 +198,7 @@ std::vector<JsonNode> JsonNode::Items() const {
   std::vector<JsonNode> items;
   items.reserve(value_->size());
   for (size_t i = 0; i < value_->size(); ++i) {
-    items.emplace_back((*value_)[i], place_ + "[" + std::to_string(i) + "]");
+    items.push_back(JsonNode((*value_)[i], place_ + "[" + std::to_string(i) + "]", "."));
   }
   return items;
 }
@@ -213,7 +213,7 @@ bool JsonNode::IsZero() const { return value_->is_number() && value_->get<double
 std::optional<JsonNode> JsonNode::Find(std::string_view key) const {
   const auto found = Object().find(std::string(key));
   if (found == Object().end() || found->is_null()) return std::nullopt;
-  return JsonNode(*found, place_ + (place_.ends_with(": ") ? "" : ".") + std::string(key));
+  return JsonNode(*found, std::string(place_).append(separator_).append(key), ".");
 }
 
 JsonNode JsonNode::At(std::string_view key) const {

@@ -23,7 +23,8 @@ namespace offgraph::llm {
 // outlive it.
 class JsonNode {
  public:
-  JsonNode(const nlohmann::json& value, std::string place) : value_(&value), place_(std::move(place)) {}
+  // The root of a file called `name`.
+  JsonNode(const nlohmann::json& value, std::string name) : JsonNode(value, std::move(name), ": ") {}
 
   const std::string& place() const { return place_; }
 
@@ -52,10 +53,14 @@ class JsonNode {
   [[noreturn]] void Unknown(const std::string& what, const std::string& name) const;
 
  private:
+  JsonNode(const nlohmann::json& value, std::string place, std::string_view separator)
+      : value_(&value), place_(std::move(place)), separator_(separator) {}
+
   const nlohmann::json& Object() const;
 
   const nlohmann::json* value_;
   std::string place_;
+  std::string_view separator_;  // between place_ and the name of a field
 };
 
 struct TokenizerJson {

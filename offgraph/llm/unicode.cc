@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "offgraph/cache/error.h"
+#include "offgraph/llm/unicode_late.h"
 
 namespace offgraph::llm {
 namespace {
@@ -48,10 +49,13 @@ size_t ValidPrefix(std::string_view bytes) {
   return pos;
 }
 
-utf8proc_category_t Category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
-
-bool InRange(utf8proc_category_t category, utf8proc_category_t first, utf8proc_category_t last) {
-  return category >= first && category <= last;
+// The general category's two letters. utf8proc has the newest Unicode that the system knows; what came later is ours.
+std::string_view Category(char32_t c) {
+  const auto point = static_cast<utf8proc_int32_t>(c);
+  if (utf8proc_category(point) == UTF8PROC_CATEGORY_CN) {
+    if (const LateRange* late = FindLateRange(c)) return late->category;
+  }
+  return utf8proc_category_string(point);
 }
 
 bool IsAscii(std::string_view text) {
@@ -171,26 +175,25 @@ bool IsWhitespace(char32_t c) {
          (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-bool IsNumeric(char32_t c) { return InRange(Category(c), UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO); }
+bool IsNumeric(char32_t c) { return Category(c)[0] == 'N'; }
 
 bool IsPunctuation(char32_t c) {
-  if (c < 0x80)
-    return (c >= 0x21 && c <= 0x2F) || (c >= 0x3A && c <= 0x40) || (c >= 0x5B && c <= 0x60) || (c >= 0x7B && c <= 0x7E);
-  return InRange(Category(c), UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PO);
+  const std::string_view category = Category(c);
+  return category[0] == 'P' || (c < 0x80 && category[0] == 'S');
 }
 
-bool IsMark(char32_t c) { return InRange(Category(c), UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_ME); }
+bool IsMark(char32_t c) { return Category(c)[0] == 'M'; }
 
-bool IsNonspacingMark(char32_t c) { return Category(c) == UTF8PROC_CATEGORY_MN; }
+bool IsNonspacingMark(char32_t c) { return Category(c) == "Mn"; }
 
-bool IsOther(char32_t c) {
-  const utf8proc_category_t category = Category(c);
-  return category == UTF8PROC_CATEGORY_CN || InRange(category, UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CO);
+bool IsControl(char32_t c) {
+  const std::string_view category = Category(c);
+  return category == "Cc" || category == "Cf" || category == "Co";
 }
 
 bool IsWordCharacter(char32_t c) {
-  const utf8proc_category_t category = Category(c);
-  if (InRange(category, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_NL) || category == UTF8PROC_CATEGORY_PC) return true;
+  const std::string_view category = Category(c);
+  if (category[0] == 'L' || category[0] == 'M' || category == "Nd" || category == "Nl" || category == "Pc") return true;
   // Alphabetic outside of L, M and Nl: the circled and squared letters. Then Join_Control.
   return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
          (c >= 0x1F170 && c <= 0x1F189) || c == 0x200C || c == 0x200D;

@@ -52,8 +52,8 @@ bool IsPunctuation(char32_t c);
 bool IsMark(char32_t c);
 // General category Mn.
 bool IsNonspacingMark(char32_t c);
-// General category C (control, format, surrogate, private use, unassigned).
-bool IsOther(char32_t c);
+// General categories Cc, Cf, Co: controls, formats, private use.
+bool IsControl(char32_t c);
 // What a regular expression calls \w: Alphabetic, M, Nd, Pc and Join_Control (Unicode UTS #18, annex C).
 bool IsWordCharacter(char32_t c);
 
