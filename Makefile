@@ -7,7 +7,7 @@ SETUP ?= yes
 JOBS ?= $(shell nproc)
 MODEL := models/stories260K
 
-.PHONY: build demo check lint asan tsan setup setup-check clean
+.PHONY: build demo check bench lint asan tsan setup setup-check clean
 
 setup:
 	@[[ $(SETUP) == no ]] || tools/setup
@@ -26,6 +26,10 @@ check: setup-check
 	@cmake --preset release -DOFFGRAPH_BUILD_TESTS=ON -DOFFGRAPH_BUILD_BENCHMARKS=ON >/dev/null
 	@cmake --build build -j $(JOBS)
 	@ctest --test-dir build --output-on-failure -j $(JOBS)
+
+# BENCH: arguments for tools/bench/bench.py, such as BENCH="--rounds 9 --only 4-bit".
+bench: build
+	@python3 tools/bench/bench.py $(BENCH)
 
 asan tsan: setup-check
 	@cmake --preset $@ >/dev/null
