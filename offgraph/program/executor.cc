@@ -22,8 +22,8 @@ std::string Describe(const ValueInfo& info) {
   std::string text = Name(info.type) + " [";
   for (size_t i = 0; i < info.shape.size(); ++i) {
     const DimInfo& dim = info.shape[i];
-    text += (i == 0 ? "" : ", ") + std::to_string(dim.min);
-    if (!dim.fixed()) text += dim.max < 0 ? " or more" : " to " + std::to_string(dim.max);
+    text += i == 0 ? "" : ", ";
+    text += dim.fixed() ? std::to_string(dim.min) : dim.max < 0 ? "any" : "up to " + std::to_string(dim.max);
   }
   return text + "]";
 }
@@ -33,11 +33,14 @@ std::string Describe(const Argument& argument) {
   return tensor != nullptr ? Name(tensor->type) + " " + ShapeText(tensor->shape) : "a scalar";
 }
 
+// The lower end of a range is no limit: the exporter writes 2 for axes that take 1 as well (torch.export guards the
+// size 1 apart from the others).
 bool Fits(const HostTensor& tensor, const ValueInfo& info) {
   if (tensor.type != info.type || tensor.shape.size() != info.shape.size()) return false;
   for (size_t i = 0; i < tensor.shape.size(); ++i) {
     const DimInfo& dim = info.shape[i];
-    if (tensor.shape[i] < dim.min || (dim.max >= 0 && tensor.shape[i] > dim.max)) return false;
+    const int64_t size = tensor.shape[i];
+    if (size < 0 || (dim.fixed() && size != dim.min) || (dim.max >= 0 && size > dim.max)) return false;
   }
   return true;
 }
@@ -121,6 +124,8 @@ class StoreStep : public CacheStep {
     return *store_;
   }
 
+  bool fused() const override { return store_->fused(); }
+
   void Commit() {
     if (!std::exchange(opened_, false)) return;
     store_->Commit();
@@ -180,7 +185,8 @@ struct Executor::Impl {
 };
 
 void Executor::Impl::Initialize() {
-  for (uint32_t i = 0; i < graph().n_constants; ++i) frame.Set(Tid{i}, parts().constants[i]);
+  // Constants behind those of the file are made by the init chain.
+  for (uint32_t i = 0; i < parts().constants.size(); ++i) frame.Set(Tid{i}, parts().constants[i]);
   for (uint32_t i = graph().first_buffer(); i < graph().first_temp(); ++i) {
     const TensorMeta& meta = *graph().Meta(Tid{i});
     std::vector<int64_t> shape;

@@ -32,6 +32,8 @@ class CacheStep {
   // The store, with this step open at the position of the node's `position` operand and `tokens` long: opened by the
   // first node, checked to be the same by the others. Throws Error(kInvalidArgument) where they differ.
   virtual bytes::KvStore& Open(const mlx::core::array& position, int64_t tokens) = 0;
+  // Whether the store attends with kernels of its own.
+  virtual bool fused() const = 0;
 };
 
 class Frame {

@@ -19,7 +19,7 @@ std::unordered_map<std::string_view, const Handler*> CollectHandlers() {
   std::unordered_map<std::string_view, const Handler*> table;
   for (std::span<const Handler> family :
        {UnaryOps(), BinaryOps(), ReductionOps(), ShapeOps(), IndexOps(), UpdateOps(), CreationOps(), LinearOps(),
-        NormOps(), AttentionOps(), ConvolutionOps(), SortOps(), ValueOps(), ControlOps()}) {
+        NormOps(), AttentionOps(), ConvolutionOps(), SortOps(), ValueOps(), ControlOps(), FusedOps()}) {
     for (const Handler& handler : family) table.emplace(handler.op, &handler);
   }
   return table;

@@ -92,6 +92,7 @@ std::span<const Handler> ConvolutionOps();
 std::span<const Handler> SortOps();
 std::span<const Handler> ValueOps();
 std::span<const Handler> ControlOps();
+std::span<const Handler> FusedOps();
 
 // Null where there is none.
 const Handler* FindHandler(std::string_view op);

@@ -73,14 +73,36 @@ std::function<bool(Frame&)> SortedFlag(const Operands& operands) {
   return [sorted, flag](Frame& frame) { return flag ? frame.Int(*flag) != 0 : sorted; };
 }
 
+// MLX gathers products on the CPU in fp32 only. Other types are widened, no more of `b` than the indices name, and the
+// result is rounded once.
+mx::array WideGatherMm(const mx::array& a, const mx::array& b, const std::optional<mx::array>& lhs,
+                       std::optional<mx::array> rhs, bool sorted) {
+  const mx::Dtype type = mx::promote_types(a.dtype(), b.dtype());
+  mx::array matrices = mx::reshape(b, {-1, b.shape(-2), b.shape(-1)});
+  if (rhs && rhs->size() < static_cast<size_t>(matrices.shape(0))) {
+    matrices = mx::take(matrices, mx::flatten(*rhs), 0);
+    rhs = mx::reshape(mx::arange(static_cast<int>(rhs->size()), mx::uint32), rhs->shape());
+    sorted = true;
+  } else if (!rhs) {
+    matrices = b;  // no index: the batch axes themselves are matched
+  }
+  const mx::array product =
+      mx::gather_mm(mx::astype(a, mx::float32), mx::astype(matrices, mx::float32), lhs, rhs, sorted);
+  return mx::astype(product, type);
+}
+
 Action GatherMm(const Operands& operands) {
   return [a = operands.Tensor("a"), b = operands.Tensor("b"), lhs = operands.OptionalTensor("lhs_indices"),
           rhs = operands.OptionalTensor("rhs_indices"), out = operands.Tensor("out"),
           sorted = SortedFlag(operands)](Frame& frame) {
     const mx::array& left = frame.Get(a);
     const mx::array& right = frame.Get(b);
-    frame.Set(out, mx::gather_mm(left, right, MatrixIndices(frame, lhs, left), MatrixIndices(frame, rhs, right),
-                                 sorted(frame)));
+    if (left.ndim() < 2 || right.ndim() < 2) throw Error(ErrorCode::kInvalidArgument, "matrices are needed");
+    const std::optional<mx::array> lhs_index = MatrixIndices(frame, lhs, left);
+    const std::optional<mx::array> rhs_index = MatrixIndices(frame, rhs, right);
+    const bool wide = left.dtype() == mx::float32 && right.dtype() == mx::float32;
+    frame.Set(out, wide ? mx::gather_mm(left, right, lhs_index, rhs_index, sorted(frame))
+                        : WideGatherMm(left, right, lhs_index, rhs_index, sorted(frame)));
   };
 }
 

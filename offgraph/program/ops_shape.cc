@@ -151,9 +151,26 @@ Action AsStrided(const Operands& operands) {
   };
 }
 
+// Start and stop on one axis, as Python counts them; a negative step runs backwards.
+void SetSliceBounds(int64_t start, int64_t stop, int step, int size, int* from, int* to) {
+  if (step > 0) {
+    *from = ClampToAxis(start, size);
+    *to = std::max(*from, ClampToAxis(stop, size));
+    return;
+  }
+  const auto clamp = [size](int64_t bound) {
+    return static_cast<int>(std::clamp<int64_t>(bound < 0 ? bound + size : bound, -1, size - 1));
+  };
+  // MLX takes a bound below -size for the place before the first element.
+  const auto spell = [size](int bound) { return bound < 0 ? -size - 1 : bound; };
+  *from = clamp(start);
+  *to = spell(std::min(*from, clamp(stop)));
+  *from = std::max(*from, 0);
+}
+
 Action Slice(const Operands& operands) {
   const int step = operands.Int("step");
-  if (step <= 0) operands.Fail("step " + std::to_string(step) + ", must be positive");
+  if (step == 0) operands.Fail("step 0");
   return [x = operands.Tensor("x"), out = operands.Tensor("out"), axis = operands.IntOrSlot("axis"),
           start = operands.IntOrSlot("start"), stop = operands.IntOrSlot("stop"), step](Frame& frame) {
     const mx::array& input = frame.Get(x);
@@ -161,8 +178,7 @@ Action Slice(const Operands& operands) {
     mx::Shape from(input.ndim(), 0);
     mx::Shape to = input.shape();
     mx::Shape steps(input.ndim(), 1);
-    from[dim] = ClampToAxis(frame.Int(start), to[dim]);
-    to[dim] = std::max(from[dim], ClampToAxis(frame.Int(stop), to[dim]));
+    SetSliceBounds(frame.Int(start), frame.Int(stop), step, input.shape()[dim], &from[dim], &to[dim]);
     steps[dim] = step;
     frame.Set(out, mx::slice(input, from, to, steps));
   };
@@ -171,14 +187,16 @@ Action Slice(const Operands& operands) {
 Action Split(const Operands& operands) {
   auto outs = operands.Tensors("outs");
   auto sizes = operands.IntsOrSlots("sizes");
-  if (outs.size() != sizes.size()) operands.Fail("as many sizes as results are needed");
+  if (outs.size() != sizes.size() && sizes.size() != 1) operands.Fail("one size, or one for every result, is needed");
   return [x = operands.Tensor("x"), outs, sizes, axis = operands.Int("axis")](Frame& frame) {
     const mx::array input = frame.Get(x);
     const auto dim = static_cast<size_t>(NormalizeAxis(axis, input));
+    const bool uniform = sizes.size() == 1 && outs.size() > 1;
     int64_t end = 0;
     for (size_t i = 0; i < outs.size(); ++i) {
       const int64_t begin = end;
-      const int64_t size = frame.Int(sizes[i]);
+      int64_t size = frame.Int(sizes[uniform ? 0 : i]);
+      if (uniform && i + 1 == outs.size()) size = std::min(size, input.shape()[dim] - begin);
       if (size < 0 || size > input.shape()[dim] - begin) {
         Refuse("sizes do not fit axis " + std::to_string(dim) + " of " + ShapeText(input.shape()));
       }

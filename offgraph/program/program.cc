@@ -7,6 +7,7 @@
 #include "offgraph/cache/error.h"
 #include "offgraph/program/flow.h"
 #include "offgraph/program/mlx_types.h"
+#include "offgraph/program/passes.h"
 #include "offgraph/program/payload.h"
 #include "offgraph/program/program_impl.h"
 
@@ -20,15 +21,20 @@ class Loader {
  public:
   explicit Loader(Program::Impl* impl) : impl_(*impl), graph_(impl->graph) {}
 
-  void Load(const WeightSource& weights) {
+  void Load(const WeightSource& weights, const LoadOptions& options) {
     CheckMaps();
     CheckFlow(graph_, impl_.name);
+    // Bound as it came first: an op without a handler, or a field that no handler can take, is found before any pass
+    // looks at it.
     impl_.interpreter = std::make_unique<Interpreter>(graph_, impl_.name);
     for (const Slot& slot : graph_.inputs) impl_.inputs.push_back(Declaration(slot, "input"));
     for (const Slot& slot : graph_.outputs) impl_.outputs.push_back(Declaration(slot, "output"));
     FindCacheLayers();
     impl_.position = TracePosition(graph_);
     WrapConstants(weights);
+    if (!options.optimize) return;
+    impl_.graph = Optimize(std::move(impl_.graph));
+    impl_.interpreter = std::make_unique<Interpreter>(graph_, impl_.name);
   }
 
  private:
@@ -162,12 +168,12 @@ Program::Program(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Program::~Program() = default;
 
 std::shared_ptr<const Program> Program::Load(std::span<const std::byte> payload, const WeightSource& weights,
-                                             const std::string& name) {
+                                             const std::string& name, const LoadOptions& options) {
   auto impl = std::make_unique<Impl>();
   impl->name = name;
   impl->graph = ReadPayload(payload, name);
   const std::lock_guard lock(MlxMutex());
-  Loader(impl.get()).Load(weights);
+  Loader(impl.get()).Load(weights, options);
   return std::shared_ptr<const Program>(new Program(std::move(impl)));
 }
 

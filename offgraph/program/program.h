@@ -26,7 +26,8 @@ struct WeightBytes {
 // Finds a weight by its key in the container's named data; absent where there is none.
 using WeightSource = std::function<std::optional<WeightBytes>(std::string_view key)>;
 
-// A dimension of a declared input or output: a fixed size, or a range.
+// A dimension of a declared input or output: a fixed size, or a range. Of a range only the upper end is checked: the
+// exporter writes 2 as the lower end of axes that take 1 as well.
 struct DimInfo {
   int64_t min = 0;
   int64_t max = -1;  // -1: no upper bound
@@ -44,12 +45,17 @@ struct CacheLayerInfo {
   int64_t nodes = 0;  // how many nodes name this layer (more than one: layers that share a cache)
 };
 
+struct LoadOptions {
+  // Run the optimizer's passes. Without them the program runs as the exporter wrote it, op by op.
+  bool optimize = true;
+};
+
 class Program {
  public:
   // Weights are wrapped, not copied: `weights` is asked once per constant, and each owner is kept.
   // Throws Error(kBadFile) or Error(kUnsupported); `name` (a file, a method) starts each message.
   static std::shared_ptr<const Program> Load(std::span<const std::byte> payload, const WeightSource& weights,
-                                             const std::string& name);
+                                             const std::string& name, const LoadOptions& options = {});
   ~Program();
 
   const std::string& name() const;

@@ -1,0 +1,65 @@
+// Lowering: from a region's chain of instructions to stages of kernels (bytes/region.h).
+//
+// It happens at the first step that runs the region, when the shapes and types of everything from outside are known.
+// An instruction that lowering does not know, or whose shapes are others than it knows, leaves the whole region to the
+// handlers: nothing is lost but speed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "offgraph/bytes/kv_store.h"
+#include "offgraph/bytes/region.h"
+#include "offgraph/program/frame.h"
+#include "offgraph/program/graph.h"
+
+namespace offgraph::program {
+
+// An UpdateAndAttend of a region, in order.
+struct RegionAttendNode {
+  int64_t layer = 0;
+  float scale = 1.0F;
+  Tid position;
+  bytes::LayerGeometry geometry;
+};
+
+// A look-up of a region: its index input must hold numbers in [0, rows).
+struct RegionIndex {
+  size_t input = 0;
+  int64_t rows = 0;
+};
+
+struct LoweredRegion {
+  std::shared_ptr<const bytes::Region> region;
+  std::vector<Tid> inputs;  // what Region::Run takes, in order
+  std::vector<RegionAttendNode> attends;
+  std::vector<RegionIndex> indices;
+  std::vector<Vid> token_counts;  // value slots that must hold the step's token count
+};
+
+// Makes the function of a linear layer out of its weights, several of them side by side. `biases` are those of affine
+// quantization where `bits` > 0, else the layers' own, or empty.
+struct LinearWeights {
+  std::vector<mlx::core::array> weights;
+  std::vector<mlx::core::array> scales;
+  std::vector<mlx::core::array> biases;
+  int bits = 0;  // 0: dense
+  int group_size = 0;
+  kernels::DType round = kernels::DType::kFloat32;
+};
+
+// `tokens` is the step's T. On failure the region is null, and `why` names the instruction and the reason.
+struct LoweringResult {
+  std::unique_ptr<LoweredRegion> lowered;
+  std::string why;
+};
+LoweringResult LowerRegion(const Graph& graph, const Chain& body, const std::vector<Tid>& outs, const Frame& frame,
+                           int64_t tokens);
+
+// The exact form: weights as they lie, fp32 accumulation. Keeps the arrays alive.
+bytes::RegionLinear ExactLinear(const LinearWeights& linear);
+
+}  // namespace offgraph::program

@@ -1,0 +1,507 @@
+#include <mlx/ops.h>
+#include <mlx/transforms.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "offgraph/program/mlx_types.h"
+#include "offgraph/program/region.h"
+#include "offgraph/program/rewrite.h"
+
+namespace offgraph::program {
+namespace {
+
+namespace mx = mlx::core;
+using bytes::RegionValue;
+using kernels::Activation;
+using kernels::Arithmetic;
+
+// How a value's axes lie in the program's tensor. In the arena it is always [T, heads, dim].
+enum class Layout : uint8_t {
+  kRows,         // [1, T, dim], one head
+  kTokensHeads,  // [1, T, heads, dim]
+  kHeadsTokens,  // [1, heads, T, dim]
+};
+
+struct Value {
+  RegionValue at;
+  Layout layout = Layout::kRows;
+  mx::Dtype type = mx::float32;
+};
+
+// Thrown inside this file only, where an instruction cannot be lowered.
+struct NotLowered {
+  std::string why;
+};
+
+kernels::DType RoundOf(mx::Dtype type) {
+  if (!bytes::IsRegionType(type)) throw NotLowered{"the type is not a floating one"};
+  return bytes::ToKernelType(type);
+}
+
+std::vector<float> FloatsOf(const mx::array& array) {
+  mx::array floats = mx::contiguous(mx::astype(array, mx::float32));
+  mx::eval(floats);
+  return {floats.data<float>(), floats.data<float>() + floats.size()};
+}
+
+class Lowering {
+ public:
+  Lowering(const Graph& graph, const Frame& frame, int64_t tokens) : graph_(graph), frame_(frame), tokens_(tokens) {}
+
+  void Lower(const Instruction& instruction);
+  void SaveOutput(Tid out);
+  std::unique_ptr<LoweredRegion> Finish() {
+    result_->region = builder_.Build();
+    return std::move(result_);
+  }
+
+ private:
+  using Method = void (Lowering::*)(const Instruction&);
+  struct Row {
+    std::string_view op;
+    Method method;
+  };
+  static const std::array<Row, 23> kRows;
+
+  void Embedding(const Instruction& i);
+  void QuantizedEmbedding(const Instruction& i);
+  void Norm(const Instruction& i);
+  void Linears(const Instruction& i);
+  void Rotary(const Instruction& i);
+  void Gate(const Instruction& i);
+  void Activate(const Instruction& i);
+  void Binary(const Instruction& i);
+  void AsType(const Instruction& i);
+  void Copy(const Instruction& i);
+  void Reshape(const Instruction& i);
+  void Transpose(const Instruction& i);
+  void Slice(const Instruction& i);
+  void Split(const Instruction& i);
+  void Concatenate(const Instruction& i);
+  void Attend(const Instruction& i);
+
+  bool IsConstant(std::optional<Tid> tid) const { return tid && graph_.IsConstant(*tid); }
+  const mx::array& Constant(std::optional<Tid> tid) const {
+    if (!IsConstant(tid)) throw NotLowered{"an operand is not a constant"};
+    return frame_.Get(*tid);
+  }
+  const Value& In(const Instruction& i, std::string_view field) const {
+    const std::optional<Tid> tid = TidOf(i, field);
+    const auto found = tid ? values_.find(tid->index) : values_.end();
+    if (found == values_.end()) throw NotLowered{"operand " + std::string(field) + " is not a value of the region"};
+    return found->second;
+  }
+  void Out(const Instruction& i, Value value) { values_[TidOf(i, "out")->index] = value; }
+  // The number of an input from outside, added at its first use.
+  size_t Input(Tid tid) {
+    const auto found = std::find(result_->inputs.begin(), result_->inputs.end(), tid);
+    if (found != result_->inputs.end()) return static_cast<size_t>(found - result_->inputs.begin());
+    result_->inputs.push_back(tid);
+    return result_->inputs.size() - 1;
+  }
+  size_t IndexInput(Tid tid, int64_t rows);
+  RegionValue AngleTable(Tid tid, int64_t dim);
+  int64_t Resolve(const IntOperand& operand);
+  static int64_t RankOf(const Value& value) { return value.layout == Layout::kRows ? 3 : 4; }
+  static void RequireLastAxis(const Instruction& i, const Value& value) {
+    const std::optional<int64_t> axis = IntOf(i, "axis");
+    if (axis != -1 && axis != RankOf(value) - 1) throw NotLowered{"the axis is not the last one"};
+  }
+
+  const Graph& graph_;
+  const Frame& frame_;
+  int64_t tokens_;
+  bytes::RegionBuilder builder_;
+  std::unordered_map<uint32_t, Value> values_;
+  std::unordered_map<uint32_t, RegionValue> angle_tables_;
+  std::unique_ptr<LoweredRegion> result_ = std::make_unique<LoweredRegion>();
+};
+
+const std::array<Lowering::Row, 23> Lowering::kRows = {{
+    {"AddNode", &Lowering::Binary},
+    {"AsTypeNode", &Lowering::AsType},
+    {"ConcatenateNode", &Lowering::Concatenate},
+    {"DivideNode", &Lowering::Binary},
+    {"GatedActivation", &Lowering::Gate},
+    {"GeluNode", &Lowering::Activate},
+    {"IdCopyNode", &Lowering::Copy},
+    {"LayerNormNode", &Lowering::Norm},
+    {"Linears", &Lowering::Linears},
+    {"MultiplyNode", &Lowering::Binary},
+    {"NegNode", &Lowering::Activate},
+    {"QuantizedEmbedding", &Lowering::QuantizedEmbedding},
+    {"QuantizedLinears", &Lowering::Linears},
+    {"RMSNormNode", &Lowering::Norm},
+    {"ReshapeNode", &Lowering::Reshape},
+    {"Rotary", &Lowering::Rotary},
+    {"SigmoidNode", &Lowering::Activate},
+    {"SiluNode", &Lowering::Activate},
+    {"SliceNode", &Lowering::Slice},
+    {"SplitNode", &Lowering::Split},
+    {"SubtractNode", &Lowering::Binary},
+    {"TakeNode", &Lowering::Embedding},
+    {"TanhNode", &Lowering::Activate},
+}};
+
+void Lowering::Lower(const Instruction& instruction) {
+  if (instruction.op == "TransposeNode") return Transpose(instruction);
+  if (instruction.op == "UpdateAndAttendNode") return Attend(instruction);
+  for (const Row& row : kRows) {
+    if (row.op == instruction.op) return (this->*row.method)(instruction);
+  }
+  throw NotLowered{"the op is not known"};
+}
+
+// A literal, or a value slot that holds the token count: the program's size of axis 1.
+int64_t Lowering::Resolve(const IntOperand& operand) {
+  if (const int64_t* literal = std::get_if<int64_t>(&operand.value)) return *literal;
+  const Vid vid = std::get<Vid>(operand.value);
+  if (frame_.Int(vid) != tokens_) throw NotLowered{"a size from a value slot that is not the token count"};
+  result_->token_counts.push_back(vid);
+  return tokens_;
+}
+
+size_t Lowering::IndexInput(Tid tid, int64_t rows) {
+  const mx::array& index = frame_.Get(tid);
+  const bool is_row = index.ndim() == 2 && index.shape(0) == 1 && index.shape(1) == tokens_;
+  if (!is_row || (index.dtype() != mx::int64 && index.dtype() != mx::int32)) {
+    throw NotLowered{"the index is not [1, T] of int32 or int64"};
+  }
+  const size_t input = Input(tid);
+  result_->indices.push_back({input, rows});
+  return input;
+}
+
+void Lowering::Embedding(const Instruction& i) {
+  const mx::array& table = Constant(TidOf(i, "x"));
+  if (table.ndim() != 2 || !table.flags().row_contiguous) throw NotLowered{"the table is not a plain matrix"};
+  RoundOf(table.dtype());
+  const size_t input = IndexInput(*TidOf(i, "index"), table.shape(0));
+  const kernels::MatrixView view{table.data<void>(), bytes::ToKernelType(table.dtype()), table.shape(1), 1};
+  const RegionValue out = builder_.Embed(
+      input, table.shape(1),
+      [table, view](int64_t rows, const int64_t* index, const kernels::Block& to, kernels::ThreadPool& threads) {
+        kernels::EmbedDense(rows, index, view, to, threads);
+      });
+  Out(i, {out, Layout::kRows, table.dtype()});
+}
+
+void Lowering::QuantizedEmbedding(const Instruction& i) {
+  const mx::array w = Constant(TidOf(i, "w"));
+  const mx::array scales = Constant(TidOf(i, "scales"));
+  const mx::array biases = Constant(TidOf(i, "biases"));
+  const auto bits = static_cast<int>(*IntOf(i, "bits"));
+  const auto group = static_cast<int>(*IntOf(i, "group_size"));
+  for (const mx::array* array : {&w, &scales, &biases}) {
+    if (array->ndim() != 2 || !array->flags().row_contiguous) throw NotLowered{"the table is not a plain matrix"};
+  }
+  if (!kernels::IsQuantizedBits(bits) || group % 32 != 0) throw NotLowered{"the quantization has no kernel"};
+  const std::optional<int64_t> declared = IntOf(i, "dtype");
+  const mx::Dtype type = declared ? ToMlx(static_cast<ScalarType>(*declared)) : scales.dtype();
+  RoundOf(scales.dtype());
+  if (biases.dtype() != scales.dtype() || type != scales.dtype()) throw NotLowered{"the table's types differ"};
+  const int64_t width = int64_t{w.shape(1)} * 32 / bits;
+  const size_t input = IndexInput(*TidOf(i, "index"), w.shape(0));
+  const kernels::DType round = RoundOf(type);
+  const auto matrix = [](const mx::array& a) {
+    return kernels::MatrixView{a.data<void>(), bytes::ToKernelType(a.dtype()), a.shape(1), 1};
+  };
+  const kernels::QuantizedView view{w.data<uint32_t>(), w.shape(1), matrix(scales), matrix(biases), bits, group};
+  const RegionValue out =
+      builder_.Embed(input, width,
+                     [w, scales, biases, view, round](int64_t rows, const int64_t* index, const kernels::Block& to,
+                                                      kernels::ThreadPool& threads) {
+                       kernels::EmbedQuantized(rows, index, view, round, to, threads);
+                     });
+  Out(i, {out, Layout::kRows, type});
+}
+
+void Lowering::Norm(const Instruction& i) {
+  const Value& x = In(i, "x");
+  const bool center = i.op == "LayerNormNode";
+  mx::Dtype type = x.type;
+  std::vector<float> factors[2];
+  for (int n = 0; n < 2; ++n) {
+    const std::optional<Tid> tid = TidOf(i, n == 0 ? "weight" : "bias");
+    if (!tid) continue;
+    const mx::array& array = Constant(tid);
+    type = mx::promote_types(type, array.dtype());
+    factors[n] = FloatsOf(array);
+    if (static_cast<int64_t>(factors[n].size()) != x.at.dim) throw NotLowered{"the weight has another width"};
+  }
+  const RegionValue out = builder_.Norm(x.at, center, std::move(factors[0]), std::move(factors[1]),
+                                        static_cast<float>(*FloatOf(i, "eps")), RoundOf(type));
+  Out(i, {out, x.layout, type});
+}
+
+void Lowering::Linears(const Instruction& i) {
+  const Value& x = In(i, "x");
+  if (x.layout != Layout::kRows) throw NotLowered{"the input has heads"};
+  LinearWeights linear;
+  linear.bits = i.op == "QuantizedLinears" ? static_cast<int>(*IntOf(i, "bits")) : 0;
+  linear.group_size = linear.bits > 0 ? static_cast<int>(*IntOf(i, "group_size")) : 0;
+  mx::Dtype type = x.type;
+  for (const auto& [field, list] :
+       {std::pair("weights", &linear.weights), {"scales", &linear.scales}, {"biases", &linear.biases}}) {
+    for (Tid tid : TidsOf(i, field)) {
+      const mx::array& array = Constant(tid);
+      if (!array.flags().row_contiguous) throw NotLowered{"a weight is not contiguous"};
+      if (array.dtype() != mx::uint32) type = mx::promote_types(type, array.dtype());
+      list->push_back(array);
+    }
+  }
+  linear.round = RoundOf(type);
+  int64_t width = 0;
+  for (const mx::array& w : linear.weights) {
+    const int64_t k = linear.bits > 0 ? int64_t{w.shape(1)} * 32 / linear.bits : w.shape(1);
+    if (w.ndim() != 2 || k != x.at.dim) throw NotLowered{"a weight does not fit its input"};
+    width += w.shape(0);
+  }
+  const RegionValue all = builder_.Linear(x.at, width, ExactLinear(linear));
+  const std::vector<Tid> outs = TidsOf(i, "outs");
+  int64_t column = 0;
+  for (size_t n = 0; n < outs.size(); ++n) {
+    const int64_t dim = linear.weights[n].shape(0);
+    values_[outs[n].index] = {{all.buffer, column, 1, dim, dim}, Layout::kRows, type};
+    column += dim;
+  }
+}
+
+// cos or sin, [1, T, dim] or [1, 1, T, dim] from outside, loaded once however many layers use it.
+RegionValue Lowering::AngleTable(Tid tid, int64_t dim) {
+  const auto found = angle_tables_.find(tid.index);
+  if (found != angle_tables_.end()) return found->second;
+  if (values_.contains(tid.index)) throw NotLowered{"the angles are values of the region"};
+  const mx::array& table = frame_.Get(tid);
+  RoundOf(table.dtype());
+  if (static_cast<int64_t>(table.size()) != tokens_ * dim || table.shape(-1) != dim || table.shape(-2) != tokens_) {
+    throw NotLowered{"the angles are not [T, head size]"};
+  }
+  return angle_tables_[tid.index] = builder_.Load(Input(tid), 1, dim);
+}
+
+void Lowering::Rotary(const Instruction& i) {
+  const Value x = In(i, "x");
+  if (x.layout != Layout::kHeadsTokens) throw NotLowered{"the axes are not [1, heads, T, head size]"};
+  const Tid cos = *TidOf(i, "cos");
+  const Tid sin = *TidOf(i, "sin");
+  const RegionValue cos_table = AngleTable(cos, x.at.dim);
+  const RegionValue sin_table = AngleTable(sin, x.at.dim);
+  const mx::Dtype angle_type = frame_.Get(cos).dtype();
+  if (frame_.Get(sin).dtype() != angle_type) throw NotLowered{"sine and cosine differ in type"};
+  const mx::Dtype type = mx::promote_types(x.type, angle_type);
+  Out(i, {builder_.Rotary(x.at, cos_table, sin_table, RoundOf(type)), x.layout, type});
+}
+
+Activation ActivationByName(std::string_view name) {
+  if (name == "silu" || name == "SiluNode") return Activation::kSilu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "gelu_tanh") return Activation::kGeluTanh;
+  if (name == "SigmoidNode") return Activation::kSigmoid;
+  if (name == "TanhNode") return Activation::kTanh;
+  if (name == "NegNode") return Activation::kNegate;
+  throw NotLowered{"the activation is not known"};
+}
+
+bool SameShape(const Value& a, const Value& b) {
+  return a.layout == b.layout && a.at.heads == b.at.heads && a.at.dim == b.at.dim;
+}
+
+void Lowering::Gate(const Instruction& i) {
+  const Value& gate = In(i, "gate");
+  const Value& up = In(i, "up");
+  if (!SameShape(gate, up) || gate.type != up.type) throw NotLowered{"gate and up differ"};
+  const Activation activation = ActivationByName(TextOf(i, "activation"));
+  Out(i, {builder_.Gate(gate.at, up.at, activation, RoundOf(gate.type)), gate.layout, gate.type});
+}
+
+void Lowering::Activate(const Instruction& i) {
+  const Value& x = In(i, "x");
+  std::string_view name = i.op;
+  if (i.op == "GeluNode") name = TextOf(i, "approximate") == "tanh" ? "gelu_tanh" : "gelu";
+  Out(i, {builder_.Activate(x.at, ActivationByName(name), RoundOf(x.type)), x.layout, x.type});
+}
+
+Arithmetic ArithmeticOf(std::string_view op) {
+  if (op == "AddNode") return Arithmetic::kAdd;
+  if (op == "SubtractNode") return Arithmetic::kSubtract;
+  return op == "MultiplyNode" ? Arithmetic::kMultiply : Arithmetic::kDivide;
+}
+
+void Lowering::Binary(const Instruction& i) {
+  const Arithmetic op = ArithmeticOf(i.op);
+  const bool constant_a = IsConstant(TidOf(i, "a"));
+  const bool constant_b = IsConstant(TidOf(i, "b"));
+  if (!constant_a && !constant_b) {
+    const Value& a = In(i, "a");
+    const Value& b = In(i, "b");
+    if (!SameShape(a, b)) throw NotLowered{"the operands differ in shape"};
+    const mx::Dtype type = mx::promote_types(a.type, b.type);
+    return Out(i, {builder_.Combine(a.at, b.at, op, RoundOf(type)), a.layout, type});
+  }
+  const Value& x = In(i, constant_a ? "b" : "a");
+  const mx::array& constant = Constant(TidOf(i, constant_a ? "a" : "b"));
+  if (!bytes::IsRegionType(constant.dtype())) throw NotLowered{"the constant is not a floating one"};
+  std::vector<float> factor = FloatsOf(constant);
+  const bool is_row =
+      static_cast<int64_t>(factor.size()) == x.at.dim && constant.ndim() > 0 && constant.shape(-1) == x.at.dim;
+  if (factor.size() == 1) factor.assign(static_cast<size_t>(x.at.dim), factor[0]);
+  if (!is_row && constant.size() != 1) throw NotLowered{"the constant is neither one number nor a row"};
+  if (static_cast<int64_t>(constant.ndim()) > RankOf(x)) throw NotLowered{"the constant has more axes"};
+  const mx::Dtype type = mx::promote_types(x.type, constant.dtype());
+  Out(i, {builder_.CombineConstant(x.at, std::move(factor), constant_a, op, RoundOf(type)), x.layout, type});
+}
+
+void Lowering::AsType(const Instruction& i) {
+  Value x = In(i, "x");
+  const mx::Dtype type = ToMlx(static_cast<ScalarType>(*IntOf(i, "scalar_type")));
+  // Wider types hold every value already.
+  const bool exact = type == x.type || type == mx::float32;
+  RoundOf(type);
+  if (!exact) x.at = builder_.Activate(x.at, Activation::kCopy, RoundOf(type));
+  Out(i, {x.at, x.layout, type});
+}
+
+void Lowering::Copy(const Instruction& i) { Out(i, In(i, "x")); }
+
+void Lowering::Reshape(const Instruction& i) {
+  Value x = In(i, "x");
+  const auto* field = FindField(i, "shape");
+  const auto* operands = std::get_if<std::vector<IntOperand>>(&field->value);
+  std::vector<int64_t> shape;
+  for (const IntOperand& operand : *operands) shape.push_back(Resolve(operand));
+  int64_t known = 1;
+  for (int64_t dim : shape) known *= dim == -1 ? 1 : dim;
+  for (int64_t& dim : shape) {
+    if (dim == -1 && known > 0) dim = tokens_ * x.at.width() / known;
+  }
+  if (shape.size() < 3 || shape[0] != 1 || shape[1] != tokens_) throw NotLowered{"the shape is not [1, T, ...]"};
+  if (x.layout == Layout::kHeadsTokens) throw NotLowered{"heads lie before tokens"};
+  const bool packed = x.at.heads == 1 || x.at.head_stride == x.at.dim;
+  if (!packed) throw NotLowered{"the heads are apart"};
+  if (shape.size() == 3 && shape[2] == x.at.width()) {
+    x.at = {x.at.buffer, x.at.column, 1, x.at.width(), x.at.width()};
+    x.layout = Layout::kRows;
+  } else if (shape.size() == 4 && shape[2] * shape[3] == x.at.width()) {
+    x.at = {x.at.buffer, x.at.column, shape[2], shape[3], shape[3]};
+    x.layout = Layout::kTokensHeads;
+  } else {
+    throw NotLowered{"the shape is not a regrouping of heads"};
+  }
+  Out(i, x);
+}
+
+void Lowering::Transpose(const Instruction& i) {
+  Value x = In(i, "x");
+  if (x.layout == Layout::kRows || IntsOf(i, "perm") != std::vector<int64_t>{0, 2, 1, 3}) {
+    throw NotLowered{"not an exchange of heads and tokens"};
+  }
+  x.layout = x.layout == Layout::kTokensHeads ? Layout::kHeadsTokens : Layout::kTokensHeads;
+  Out(i, x);
+}
+
+void Lowering::Slice(const Instruction& i) {
+  Value x = In(i, "x");
+  RequireLastAxis(i, x);
+  const std::optional<int64_t> start = IntOf(i, "start");
+  const std::optional<int64_t> stop = IntOf(i, "stop");
+  if (!start || !stop || IntOf(i, "step") != 1) throw NotLowered{"the bounds are not literal"};
+  const int64_t end = std::min(*stop, x.at.dim);
+  if (*start < 0 || end <= *start) throw NotLowered{"the bounds count from the end, or leave nothing"};
+  x.at.column += *start;
+  x.at.dim = end - *start;
+  Out(i, x);
+}
+
+void Lowering::Split(const Instruction& i) {
+  const Value x = In(i, "x");
+  RequireLastAxis(i, x);
+  const std::vector<Tid> outs = TidsOf(i, "outs");
+  const auto* sizes = std::get_if<std::vector<IntOperand>>(&FindField(i, "sizes")->value);
+  int64_t column = 0;
+  for (size_t n = 0; n < outs.size(); ++n) {
+    // One size stands for equal pieces, the last of which may be smaller.
+    const int64_t* literal = std::get_if<int64_t>(&(*sizes)[sizes->size() == 1 ? 0 : n].value);
+    if (literal == nullptr) throw NotLowered{"the sizes are not literal"};
+    const int64_t dim = std::min(*literal, x.at.dim - column);
+    if (dim <= 0) throw NotLowered{"a piece is empty"};
+    Value piece = x;
+    piece.at.column += column;
+    piece.at.dim = dim;
+    values_[outs[n].index] = piece;
+    column += dim;
+  }
+  if (column != x.at.dim) throw NotLowered{"the pieces do not add up"};
+}
+
+void Lowering::Concatenate(const Instruction& i) {
+  std::vector<RegionValue> parts;
+  const std::vector<Tid> tids = TidsOf(i, "tensors");
+  std::optional<Value> first;
+  for (Tid tid : tids) {
+    const auto found = values_.find(tid.index);
+    if (found == values_.end()) throw NotLowered{"an operand is not a value of the region"};
+    const Value& part = found->second;
+    if (!first) first = part;
+    if (part.layout != first->layout || part.at.heads != first->at.heads || part.type != first->type) {
+      throw NotLowered{"the operands differ"};
+    }
+    parts.push_back(part.at);
+  }
+  RequireLastAxis(i, *first);
+  const RegionValue joined = parts.size() == 1 ? parts[0] : builder_.Concatenate(parts);
+  Out(i, {joined, first->layout, first->type});
+}
+
+void Lowering::Attend(const Instruction& i) {
+  const Value& q = In(i, "q");
+  const Value& k = In(i, "k");
+  const Value& v = In(i, "v");
+  for (const Value* value : {&q, &k, &v}) {
+    if (value->layout != Layout::kHeadsTokens) throw NotLowered{"the axes are not [1, heads, T, head size]"};
+  }
+  const std::optional<int64_t> declared = IntOf(i, "out_dtype");
+  const mx::Dtype type = declared ? ToMlx(static_cast<ScalarType>(*declared)) : q.type;
+  RegionAttendNode node;
+  node.layer = *IntOf(i, "layer_id");
+  node.scale = static_cast<float>(*FloatOf(i, "scale"));
+  node.position = *TidOf(i, "position");
+  node.geometry = {q.at.heads, k.at.heads, k.at.dim, v.at.dim, k.type, v.type};
+  if (q.at.dim != k.at.dim || v.at.heads != k.at.heads) throw NotLowered{"q, k and v do not fit each other"};
+  result_->attends.push_back(node);
+  Out(i, {builder_.Attend(q.at, k.at, v.at, RoundOf(type)), Layout::kHeadsTokens, type});
+}
+
+void Lowering::SaveOutput(Tid out) {
+  const auto found = values_.find(out.index);
+  if (found == values_.end()) throw NotLowered{"t" + std::to_string(out.index) + " is not computed"};
+  const Value& value = found->second;
+  if (value.layout == Layout::kHeadsTokens) throw NotLowered{"an output has its heads before its tokens"};
+  if (value.layout == Layout::kTokensHeads && value.at.heads == 1) throw NotLowered{"an output of one head"};
+  builder_.Save(value.at, value.type);
+}
+
+}  // namespace
+
+LoweringResult LowerRegion(const Graph& graph, const Chain& body, const std::vector<Tid>& outs, const Frame& frame,
+                           int64_t tokens) {
+  Lowering lowering(graph, frame, tokens);
+  std::string place;
+  try {
+    for (const Instruction& instruction : body) {
+      place = ToString(instruction);
+      lowering.Lower(instruction);
+    }
+    place = "outputs";
+    for (Tid out : outs) lowering.SaveOutput(out);
+  } catch (const NotLowered& refused) {
+    return {nullptr, place + ": " + refused.why};
+  }
+  return {lowering.Finish(), ""};
+}
+
+}  // namespace offgraph::program
