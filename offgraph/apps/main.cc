@@ -1,0 +1,68 @@
+// offgraph: the command line.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "offgraph/apps/commands.h"
+#include "offgraph/apps/console.h"
+#include "offgraph/cache/error.h"
+
+namespace offgraph::apps {
+namespace {
+
+constexpr int kExitFailure = 1;
+constexpr int kExitUsage = 2;
+
+int Fail(const std::string& where, const std::string& message) {
+  std::cout.flush();
+  std::cerr << where << ": " << message << std::endl;
+  return kExitFailure;
+}
+
+int RunCommand(const Command& command) {
+  const std::string where = "offgraph " + command.app->get_name();
+  try {
+    const int code = command.run();
+    std::cout.flush();
+    return std::cout ? code : Fail(where, "standard output: cannot be written");
+  } catch (const Error& error) {
+    const int code = Fail(where, error.what());
+    return error.code() == ErrorCode::kCancelled ? kExitInterrupted : code;
+  } catch (const std::bad_alloc&) {
+    return Fail(where, "out of memory; a smaller --capacity or --kv-dtype fp16 needs less");
+  } catch (const std::exception& error) {
+    return Fail(where, error.what());
+  }
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Runs language models that ExecuTorch exported for its MLX backend (.pte files).", "offgraph");
+  app.set_version_flag("--version", "offgraph " OFFGRAPH_VERSION, "Print the version");
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(34);
+  app.footer("offgraph COMMAND --help lists a command's options, with examples.");
+  const std::vector<Command> commands = {AddRun(app), AddChat(app), AddInspect(app), AddBench(app), AddTokenize(app)};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    std::string where = "offgraph";
+    for (const CLI::App* used : app.get_subcommands()) where += " " + used->get_name();
+    std::cerr << where << ": " << error.what() << "\nSee " << where << " --help." << std::endl;
+    return kExitUsage;
+  }
+  WatchInterrupts();
+  for (const Command& command : commands) {
+    if (command.app->parsed()) return RunCommand(command);
+  }
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace offgraph::apps
+
+int main(int argc, char** argv) { return offgraph::apps::Main(argc, argv); }
