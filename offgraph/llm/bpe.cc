@@ -34,7 +34,8 @@ Bpe::Bpe(std::shared_ptr<const Vocabulary> vocabulary, const std::vector<Merge>&
       merges_(merges.size()) {
   std::string whole;
   for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const auto& [left, right] = merges[rank];
+    const std::string& left = merges[rank].first;
+    const std::string& right = merges[rank].second;
     const auto id_of = [&](const std::string& token) {
       const std::optional<int32_t> id = vocabulary_->Find(token);
       if (!id) {
