@@ -20,7 +20,7 @@ build: setup
 	@cmake --build build -j $(JOBS) --target offgraph offgraph_executorch
 
 demo: build
-	@build/offgraph run $(MODEL) --temp 0
+	@build/offgraph run $(MODEL) --temp 0 -n 255
 
 check: setup-check
 	@cmake --preset release -DOFFGRAPH_BUILD_TESTS=ON -DOFFGRAPH_BUILD_BENCHMARKS=ON >/dev/null
