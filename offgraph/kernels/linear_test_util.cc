@@ -122,7 +122,7 @@ bool Matrix::GuardsIntact() const {
 }
 
 QuantizedMatrix::QuantizedMatrix(int64_t rows, int64_t cols, int bits, int group_size, DType scale_type,
-                                 DType bias_type, std::mt19937& random)
+                                 DType bias_type, std::mt19937& random, bool symmetric)
     : cols_(cols),
       bits_(bits),
       group_size_(group_size),
@@ -132,6 +132,9 @@ QuantizedMatrix::QuantizedMatrix(int64_t rows, int64_t cols, int bits, int group
       biases_(rows, cols / group_size, bias_type, 1) {
   scales_.Fill(random, 0.1);
   biases_.Fill(random, 0.3);
+  for (int64_t i = 0; symmetric && i < rows; ++i) {
+    for (int64_t j = 0; j < scales_.cols(); ++j) biases_.Set(i, j, -std::ldexp(scales_.Get(i, j), bits - 1));
+  }
   for (int64_t i = 0; i < rows * cols; ++i) {
     codes_[i] = random() & ((1U << bits) - 1);
     for (int bit = 0; bit < bits; ++bit) {

@@ -53,11 +53,12 @@ class Matrix {
   std::vector<uint8_t> bytes_;
 };
 
-// A quantized matrix with random codes, packed bit by bit as quantized.h describes.
+// A quantized matrix with random codes, packed bit by bit as quantized.h describes. Where it is symmetric, the biases
+// are -2^(bits - 1) times the scales; else they are random.
 class QuantizedMatrix {
  public:
   QuantizedMatrix(int64_t rows, int64_t cols, int bits, int group_size, DType scale_type, DType bias_type,
-                  std::mt19937& random);
+                  std::mt19937& random, bool symmetric = false);
 
   QuantizedView View() const;
   // The dequantized value before any rounding.

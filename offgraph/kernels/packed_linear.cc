@@ -1,0 +1,234 @@
+// The fast mode's driver: quantizes rows of activations, hands pieces of the product to the kernels of an instruction
+// set, and finishes the sums.
+#include <array>
+#include <limits>
+
+#include "offgraph/kernels/isa.h"
+#include "offgraph/kernels/packed_job.h"
+#include "offgraph/kernels/packed_weights.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "offgraph/kernels/packed_linear.cc"
+#include <hwy/foreach_target.h>
+// Highway's macros want to come first.
+#include "offgraph/kernels/linear_job.h"
+#include "offgraph/kernels/linear_rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace offgraph::kernels::HWY_NAMESPACE {
+
+using I32 = hn::Rebind<int32_t, F32>;
+
+// The scale of a unit and what its values are multiplied by to get codes. A unit too small for its inverse is zero, one
+// that holds infinity or NaN is NaN as a whole.
+struct UnitScale {
+  float scale;
+  float inverse;
+};
+inline UnitScale ScaleOf(const float* HWY_RESTRICT x, int64_t count) {
+  const U32 du;
+  auto largest = hn::Zero(du);  // magnitudes order as integers do, NaN above infinity
+  for (int64_t i = 0; i < count; i += static_cast<int64_t>(kLanes)) {
+    largest = hn::Max(largest, hn::And(hn::BitCast(du, hn::LoadU(F32(), x + i)), hn::Set(du, 0x7FFFFFFF)));
+  }
+  const uint32_t bits = hn::GetLane(hn::MaxOfLanes(du, largest));
+  if (bits >= 0x7F800000) return {std::numeric_limits<float>::quiet_NaN(), 0.0F};
+  const float magnitude = std::bit_cast<float>(bits);
+  if (magnitude < 0x1p-100F) return {0.0F, 0.0F};
+  return {magnitude / kPackedLargest, kPackedLargest / magnitude};
+}
+
+// 32 codes of `x`, to hi [32] and lo [32]; returns their sum.
+inline int32_t QuantizeTile(const float* HWY_RESTRICT x, float inverse, int8_t* HWY_RESTRICT out) {
+  if (inverse == 0.0F) {
+    std::fill_n(out, 2 * kPackedTile, int8_t{0});
+    return 0;
+  }
+  const F32 d;
+  const I32 di;
+  const hn::Rebind<int8_t, F32> d8;
+  auto sum = hn::Zero(di);
+  for (size_t i = 0; i < kPackedTile; i += kLanes) {
+    const auto code = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
+    const auto hi = hn::ShiftRight<4>(hn::Add(code, hn::Set(di, 8)));
+    const auto lo = hn::Sub(code, hn::ShiftLeft<4>(hi));
+    hn::StoreU(hn::DemoteTo(d8, hi), d8, out + i);
+    hn::StoreU(hn::DemoteTo(d8, lo), d8, out + kPackedTile + i);
+    sum = hn::Add(sum, code);
+  }
+  return hn::GetLane(hn::SumOfLanes(di, sum));
+}
+
+// Quantizes row `row` of `view`, [k].
+void QuantizeRow(const MatrixView& view, int64_t row, const PackedWeights& w, const PackedRowOut& out) {
+  alignas(64) float x[kPackedUnit];
+  const int64_t tiles_per_piece = std::min(w.group_size(), kPackedUnit) / kPackedTile;
+  for (int64_t unit = 0; unit * kPackedUnit < w.k(); ++unit) {
+    const int64_t begin = unit * kPackedUnit;
+    const int64_t count = std::min<int64_t>(kPackedUnit, w.k() - begin);
+    ReadRow(view, row, begin, count, x);
+    const UnitScale scale = ScaleOf(x, count);
+    out.scales[unit] = scale.scale;
+    int32_t sum = 0;
+    for (int64_t i = 0; i < count / kPackedTile; ++i) {
+      const int64_t tile = unit * 2 + i;
+      sum += QuantizeTile(x + i * kPackedTile, scale.inverse, out.codes + tile * out.tile_stride);
+      if ((tile + 1) % tiles_per_piece != 0) continue;
+      const int64_t piece = tile / tiles_per_piece;
+      out.zero_sums[piece] = -w.zero() * sum;
+      out.bias_factors[piece] = scale.scale * static_cast<float>(sum);
+      sum = 0;
+    }
+  }
+}
+
+// Columns [begin, begin + count) of row `row` of y.
+void FinishSums(const Epilogue& epilogue, const MutableMatrixView& y, int64_t row, int64_t begin, int64_t count,
+                float* sums) {
+  constexpr int64_t kAtOnce = 256;
+  alignas(64) float addend[kAtOnce];
+  for (int64_t i = 0; i < count; i += kAtOnce) {
+    FinishRow(epilogue, y, row, begin + i, std::min(kAtOnce, count - i), sums + i, addend);
+  }
+}
+
+}  // namespace offgraph::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace offgraph::kernels {
+namespace {
+
+HWY_EXPORT(QuantizeRow);
+HWY_EXPORT(FinishSums);
+
+// Rows of x that are quantized at once; they stay in the second-level cache.
+constexpr int64_t kSlabRows = 1024;
+
+using Kernel = void (*)(const PackedJob& job, const PackedTask& task);
+
+struct Method {
+  Kernel kernel;
+  int64_t batch;
+};
+Method Choose(DotIsa isa, int64_t rows) {
+#if defined(__x86_64__)
+  // Unpacking weights for the tile registers pays from a few rows on.
+  constexpr int64_t kLeastAmxRows = 5;
+  if (isa == DotIsa::kAmx && rows >= kLeastAmxRows) return {MultiplyAmx, kPackedBlock};
+  constexpr std::array<Kernel, 5> kKernels = {MultiplyPortable, MultiplyAvx2, MultiplyAvx512, MultiplyVnni,
+                                              MultiplyVnni};
+  const Kernel kernel = kKernels[static_cast<size_t>(isa)];
+#else
+  static_cast<void>(isa);
+  const Kernel kernel = MultiplyPortable;
+#endif
+  return {kernel, rows >= 3 ? 4 : rows};
+}
+
+// The memory of PackedRows, carved from one buffer.
+struct RowsMemory {
+  RowsMemory(const PackedWeights& w, int64_t padded_rows, int64_t units, int64_t pieces) {
+    const auto bytes_of = [&](int64_t count) { return (count * 4 + 63) / 64 * 64; };
+    const int64_t code_bytes = padded_rows * w.k() * 2;
+    auto* memory = ThreadScratch<struct PackedRowsTag>::Get<uint8_t>(
+        static_cast<size_t>(code_bytes + bytes_of(padded_rows * units) + 2 * bytes_of(padded_rows * pieces)));
+    codes = reinterpret_cast<int8_t*>(memory);
+    memory += code_bytes;
+    scales = reinterpret_cast<float*>(memory);
+    memory += bytes_of(padded_rows * units);
+    zero_sums = reinterpret_cast<int32_t*>(memory);
+    memory += bytes_of(padded_rows * pieces);
+    bias_factors = reinterpret_cast<float*>(memory);
+  }
+  int8_t* codes;
+  float* scales;
+  int32_t* zero_sums;
+  float* bias_factors;
+};
+
+// Rows [first, first + rows) of x, then rows of zeros up to a whole batch.
+PackedJob QuantizeSlab(const MatrixView& x, int64_t first, int64_t rows, const PackedWeights& w, int64_t batch,
+                       ThreadPool& threads) {
+  PackedJob job;
+  job.w = &w;
+  job.units = (w.k() + kPackedUnit - 1) / kPackedUnit;
+  job.groups = w.k() / w.group_size();
+  job.pieces = w.k() / std::min(w.group_size(), kPackedUnit);
+  const int64_t padded = (rows + batch - 1) / batch * batch;
+  const RowsMemory memory(w, padded, job.units, job.pieces);
+  job.x = {memory.codes, memory.scales, memory.zero_sums, memory.bias_factors, batch};
+  static constexpr float kZeros[kPackedUnit] = {};
+  threads.ParallelFor(
+      static_cast<size_t>(padded), static_cast<size_t>(16 * 1024 / w.k() + 1), [&](size_t begin, size_t end) {
+        for (auto row = static_cast<int64_t>(begin); row < static_cast<int64_t>(end); ++row) {
+          const PackedRowOut out = {memory.codes + row / batch * batch * w.k() * 2 + row % batch * 64, batch * 64,
+                                    memory.scales + row * job.units, memory.zero_sums + row * job.pieces,
+                                    memory.bias_factors + row * job.pieces};
+          const MatrixView zeros = {kZeros, DType::kFloat32, 0, 0};
+          const bool real = row < rows;
+          HWY_DYNAMIC_DISPATCH(QuantizeRow)(real ? x : zeros, real ? first + row : 0, w, out);
+        }
+      });
+  return job;
+}
+
+}  // namespace
+
+void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeights& w, const MutableMatrixView& y,
+                  const Epilogue& epilogue, ThreadPool& threads) {
+  const int64_t blocks = (w.n() + kPackedBlock - 1) / kPackedBlock;
+  const int64_t pairs = (blocks + 1) / 2;
+  for (int64_t slab = 0; slab < m; slab += kSlabRows) {
+    const int64_t rows = std::min(kSlabRows, m - slab);
+    const Method method = Choose(isa, rows);
+    const PackedJob job = QuantizeSlab(x, slab, rows, w, method.batch, threads);
+    // Where there are few pairs, rows are divided as well, at the price of reading weights more than once.
+    const auto workers = static_cast<int64_t>(threads.threads());
+    const int64_t splits = std::clamp<int64_t>(workers * 2 / pairs, 1, (rows + 31) / 32);
+    const int64_t split_rows = ((rows + splits - 1) / splits + 31) / 32 * 32;
+    // About 10 microseconds of work in a piece at least, and several pieces for each thread.
+    const int64_t task_products = std::min(rows, split_rows) * kPackedPair * w.k();
+    const int64_t grain = std::clamp<int64_t>((int64_t{512} * 1024) / task_products, 1,
+                                              std::max<int64_t>(pairs * splits / (workers * 4), 1));
+    threads.ParallelFor(static_cast<size_t>(pairs * splits), static_cast<size_t>(grain), [&](size_t begin, size_t end) {
+      for (auto i = static_cast<int64_t>(begin); i < static_cast<int64_t>(end);) {
+        const int64_t split = i / pairs;
+        const int64_t first_pair = i % pairs;
+        // Neighbours go together where they are few rows, so that the kernel walks on through memory.
+        const int64_t last_pair =
+            rows > method.batch ? first_pair + 1 : std::min(pairs, first_pair + static_cast<int64_t>(end) - i);
+        i += last_pair - first_pair;
+        const int64_t row = split * split_rows;
+        const int64_t real_rows = std::min(split_rows, rows - row);
+        if (real_rows <= 0) continue;
+        PackedTask task;
+        task.row = row;
+        task.rows = (real_rows + method.batch - 1) / method.batch * method.batch;
+        task.block = first_pair * 2;
+        task.blocks = std::min(last_pair * 2, blocks) - task.block;
+        task.sums = ThreadScratch<struct SumsTag>::Get<float>(
+            static_cast<size_t>((last_pair - first_pair) * task.rows * kPackedPair));
+        method.kernel(job, task);
+        // With one row, the sums of all pairs lie side by side.
+        const int64_t width = task.rows == 1 ? (last_pair - first_pair) * kPackedPair : kPackedPair;
+        for (int64_t column = first_pair * kPackedPair; column < last_pair * kPackedPair; column += width) {
+          const int64_t count = std::min(width, w.n() - column);
+          float* sums = task.sums + (column - first_pair * kPackedPair) * task.rows;
+          for (int64_t r = 0; r < real_rows; ++r) {
+            HWY_DYNAMIC_DISPATCH(FinishSums)
+            (epilogue, y, slab + row + r, column, count, sums + r * kPackedPair);
+          }
+        }
+      }
+    });
+  }
+}
+
+void PackedLinear(int64_t m, const MatrixView& x, const PackedWeights& w, const MutableMatrixView& y,
+                  const Epilogue& epilogue, ThreadPool& threads) {
+  PackedLinear(AvailableDotIsas().back(), m, x, w, y, epilogue, threads);
+}
+
+}  // namespace offgraph::kernels
+#endif  // HWY_ONCE
