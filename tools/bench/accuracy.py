@@ -93,8 +93,8 @@ def llama_pairs(flags):
     with tempfile.TemporaryDirectory(dir=BENCH) as folder:
         def dump(name):
             path = f"{folder}/{name}.npy"
-            run_quietly([program, "logits", models.path(flags.models, name), flags.threads, flags.tokens, flags.text, path],
-                        f"logits of {name}")
+            run_quietly([program, "logits", models.path(flags.models, name), "packed", flags.threads, flags.tokens,
+                         flags.text, path], f"logits of {name}")
             return load(path)
 
         reference = dump(REFERENCE)

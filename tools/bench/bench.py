@@ -77,7 +77,7 @@ def header(flags, ready):
     commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True)
     return {"kind": "run", "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "offgraph": commit.stdout.strip(), "machine": machine.describe(),
-            "peers": environments.pinned("BENCH_LLAMA") + environments.pinned("BENCH_OPENVINO"),
+            "peers": [environments.pinned(name)[0] for name in ("BENCH_LLAMA", "BENCH_OPENVINO")],
             "setup": dataclasses.asdict(flags.setup), "runners": [runner.key for runner, _ in ready]}
 
 

@@ -29,7 +29,8 @@ def pinned(name):
 
 def run_quietly(command, what, **options):
     """Runs a command; its output is shown only if it fails."""
-    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          **options)
     if done.returncode != 0:
         raise Unavailable(f"{what} failed: {done.stdout.strip()[-2000:]}")
 
@@ -60,9 +61,9 @@ def environment(name, packages, build=None):
 
 def llama_python():
     """The Python of llama.cpp's environment; it has numpy, too."""
-    flags = f"-include {HERE}/gcc_amx.h"
+    flags = f"-include {HERE}/llama_build.h"
     return environment("llama", pinned("BENCH_LLAMA"),
-                       {"CMAKE_ARGS": f'-DGGML_NATIVE=ON -DCMAKE_C_FLAGS="{flags}" -DCMAKE_CXX_FLAGS="{flags}"'})
+                       {"CMAKE_ARGS": "-DGGML_NATIVE=ON", "CFLAGS": flags, "CXXFLAGS": flags})
 
 
 @functools.cache

@@ -68,11 +68,14 @@ struct Peer {
   struct llama_batch batch;
 };
 
-static struct Peer Open(const char* path, int threads, int capacity) {
+static struct Peer Open(const char* path, const char* weights, int threads, int capacity) {
   llama_log_set(DropLog, NULL);
   llama_backend_init();
   struct Peer peer = {0};
-  peer.model = llama_model_load_from_file(path, llama_model_default_params());
+  struct llama_model_params model_params = llama_model_default_params();
+  if (strcmp(weights, "packed") != 0 && strcmp(weights, "plain") != 0) Fail("not packed or plain", weights);
+  model_params.use_extra_bufts = strcmp(weights, "packed") == 0;
+  peer.model = llama_model_load_from_file(path, model_params);
   if (peer.model == NULL) Fail("cannot load", path);
   struct llama_context_params params = llama_context_default_params();
   params.n_ctx = (uint32_t)capacity;
@@ -144,14 +147,14 @@ static long long PeakRss(void) {
 
 static void Bench(char** argv) {
   const double start = Seconds();
-  const int threads = ParseInt(argv[1], 1, 4096);
-  struct Peer peer = Open(argv[0], threads, ParseInt(argv[2], 1, INT_MAX));
+  const int threads = ParseInt(argv[2], 1, 4096);
+  struct Peer peer = Open(argv[0], argv[1], threads, ParseInt(argv[3], 1, INT_MAX));
   int prefill[kMaxFigures];
   int depth[kMaxFigures];
-  const int prefills = ParseList(argv[3], 1, prefill);
-  const int depths = ParseList(argv[4], 0, depth);
-  const int decode = ParseInt(argv[5], 1, INT_MAX);
-  const int reps = ParseInt(argv[6], 1, kMaxReps);
+  const int prefills = ParseList(argv[4], 1, prefill);
+  const int depths = ParseList(argv[5], 0, depth);
+  const int decode = ParseInt(argv[6], 1, INT_MAX);
+  const int reps = ParseInt(argv[7], 1, kMaxReps);
   int longest = kBatch;
   for (int i = 0; i < prefills; ++i) longest = prefill[i] > longest ? prefill[i] : longest;
   for (int i = 0; i < depths; ++i) longest = depth[i] > longest ? depth[i] : longest;
@@ -204,9 +207,9 @@ static llama_token* Tokenize(const struct Peer* peer, const char* text, size_t b
 }
 
 static void First(char** argv) {
-  struct Peer peer = Open(argv[0], ParseInt(argv[1], 1, 4096), ParseInt(argv[2], 1, INT_MAX));
+  struct Peer peer = Open(argv[0], argv[1], ParseInt(argv[2], 1, 4096), ParseInt(argv[3], 1, INT_MAX));
   int count = 0;
-  llama_token* tokens = Tokenize(&peer, argv[3], strlen(argv[3]), &count);
+  llama_token* tokens = Tokenize(&peer, argv[4], strlen(argv[4]), &count);
   Evaluate(&peer, tokens, count, 0, false);
   char piece[256];
   const int length = llama_token_to_piece(peer.vocab, BestToken(&peer), piece, sizeof piece, 0, true);
@@ -242,22 +245,22 @@ static void WriteNpyHeader(FILE* out, int rows, int columns) {
 }
 
 static void Logits(char** argv) {
-  const int wanted = ParseInt(argv[2], 1, INT_MAX);
-  struct Peer peer = Open(argv[0], ParseInt(argv[1], 1, 4096), wanted);
+  const int wanted = ParseInt(argv[3], 1, INT_MAX);
+  struct Peer peer = Open(argv[0], argv[1], ParseInt(argv[2], 1, 4096), wanted);
   size_t bytes = 0;
-  char* text = ReadFile(argv[3], &bytes);
+  char* text = ReadFile(argv[4], &bytes);
   int count = 0;
   llama_token* tokens = Tokenize(&peer, text, bytes, &count);
-  if (count < wanted) Fail(argv[3], "has fewer tokens than asked for");
-  FILE* out = fopen(argv[4], "wb");
-  if (out == NULL) Fail(argv[4], strerror(errno));
+  if (count < wanted) Fail(argv[4], "has fewer tokens than asked for");
+  FILE* out = fopen(argv[5], "wb");
+  if (out == NULL) Fail(argv[5], strerror(errno));
   WriteNpyHeader(out, wanted, peer.n_vocab);
   for (int done = 0; done < wanted; done += kLogitRows) {
     const int part = wanted - done < kLogitRows ? wanted - done : kLogitRows;
     Evaluate(&peer, tokens + done, part, done, true);
     fwrite(llama_get_logits(peer.context), sizeof(float), (size_t)part * (size_t)peer.n_vocab, out);
   }
-  if (ferror(out) || fclose(out) != 0) Fail(argv[4], "cannot be written");
+  if (ferror(out) || fclose(out) != 0) Fail(argv[5], "cannot be written");
   free(text);
   free(tokens);
 }
@@ -289,7 +292,7 @@ int main(int argc, char** argv) {
     const char* name;
     int arguments;
     void (*run)(char** argv);
-  } kCommands[] = {{"bench", 7, Bench}, {"first", 4, First}, {"logits", 5, Logits}, {"quantize", 3, Quantize}};
+  } kCommands[] = {{"bench", 8, Bench}, {"first", 5, First}, {"logits", 6, Logits}, {"quantize", 3, Quantize}};
   for (size_t i = 0; argc > 1 && i < sizeof kCommands / sizeof kCommands[0]; ++i) {
     if (strcmp(argv[1], kCommands[i].name) != 0 || argc != 2 + kCommands[i].arguments) continue;
     kCommands[i].run(argv + 2);

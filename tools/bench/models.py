@@ -67,7 +67,8 @@ def main():
         make_gguf(flags.models)
         for name, options in EXPORTS.items():
             if flags.checkpoint and not (flags.models / name / "model.pte").exists():
-                run_quietly([ROOT / "tools" / "export", flags.checkpoint, flags.models / name, *options], "tools/export")
+                run_quietly([ROOT / "tools" / "export", flags.checkpoint, flags.models / name, *options],
+                            f"exporting {name}")
     except Unavailable as error:
         sys.exit(f"models.py: {error}")
     for name in (*EXPORTS, *GGUF):

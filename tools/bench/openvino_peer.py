@@ -1,7 +1,7 @@
 """OpenVINO GenAI, measured as offgraph is. Runs in its own environment, which bench.py makes.
 
-  openvino_peer.py bench MODEL THREADS CAPACITY KV PREFILL,... DEPTH,... DECODE REPS   the JSON of `offgraph bench --json`
-  openvino_peer.py first MODEL THREADS CAPACITY KV PROMPT                              prints the first token of the reply
+  bench MODEL KV THREADS CAPACITY PREFILL,... DEPTH,... DECODE REPS   prints the JSON of `offgraph bench --json`
+  first MODEL KV THREADS CAPACITY PROMPT                              prints the first token of the reply
 
 MODEL is a GGUF file. KV is the storage of K and V: f16, or default (its own choice, 8 bits on processors like these).
 The pipeline grows its cache as needed, so CAPACITY only names what the others were given. Prefill is the time to the
@@ -46,7 +46,7 @@ class Peer:
                                       do_sample=False, apply_chat_template=False).perf_metrics
 
 
-def bench(model, threads, _capacity, kv, prefill, depth, decode, reps):
+def bench(model, kv, threads, _capacity, prefill, depth, decode, reps):
     peer = Peer(model, int(threads), kv)
     peer.generate(peer.tokens(1), 1)
     load_s = time.monotonic() - START
@@ -64,7 +64,7 @@ def bench(model, threads, _capacity, kv, prefill, depth, decode, reps):
     print(json.dumps(result))
 
 
-def first(model, threads, _capacity, kv, prompt):
+def first(model, kv, threads, _capacity, prompt):
     peer = Peer(model, int(threads), kv)
     reply = peer.pipeline.generate(prompt, max_new_tokens=1, do_sample=False, apply_chat_template=False)
     print(reply, end="", flush=True)

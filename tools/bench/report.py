@@ -3,6 +3,7 @@
 A line is one process of one round: {"kind": "bench" or "first", "round", "runner", "group", "quiet", "result"}.
 """
 import dataclasses
+import itertools
 import statistics
 import typing
 
@@ -138,18 +139,17 @@ def _table_rows(group):
         yield runner, [_cell(figure, _number) for figure in figures]
     for runner, ratios in group.ratios.items():
         if any(ratios):
-            cells = [(_cell(ratio[0], lambda value: f"{value:.2f}"), ratio[1]) if ratio else (("–", ""), "")
-                     for ratio in ratios]
-            yield f"{runner} / best peer", [cell for cell, _ in cells]
-            yield "  that peer", [peer.partition("-")[::2] for _, peer in cells]
+            figures, peers = zip(*(ratio or (None, "") for ratio in ratios))
+            yield f"{runner} / best peer", [_cell(figure, lambda value: f"{value:.2f}") for figure in figures]
+            yield "  that peer", [peer.partition("-")[::2] for peer in peers]
     for runner, shares in group.shares.items():
         if any(shares):
             yield f"{runner} of the limit", [_cell(share, _percent) for share in shares]
 
 
-CAPTION = """Medians of the rounds, below them the lowest and highest. tokens/s where no unit is given. Ratios are taken round by
-round; above 1, offgraph is ahead, in every column. Limits are measured in the same run: read bandwidth for decode,
-int8 multiply-adds for prefill."""
+CAPTION = """Medians of the rounds, with the lowest and the highest; tokens/s where no unit is given. Ratios are taken
+round by round; above 1, offgraph is ahead, in every column. Limits are measured in the same run: read bandwidth for
+decode, int8 multiply-adds for prefill."""
 NOISY = "* Other work took more than it should in most rounds."
 
 
@@ -167,7 +167,8 @@ def draw_cells(rows):
         return "│ " + " │ ".join(padded) + " │"
 
     header, *body = [[line(row, number) for number in range(max(map(len, row)))] for row in rows]
-    return "\n".join([rule("┌", "┬", "┐"), *header, rule("├", "┼", "┤"), *sum(body, []), rule("└", "┴", "┘")])
+    return "\n".join([rule("┌", "┬", "┐"), *header, rule("├", "┼", "┤"), *itertools.chain(*body),
+                      rule("└", "┴", "┘")])
 
 
 def draw(group):

@@ -38,6 +38,7 @@ class Runner:
     program: str
     model: str  # of models.py
     kv: str = "fp16"
+    weights: str = "packed"  # of llama_peer.c
 
     @property
     def is_offgraph(self):
@@ -48,10 +49,12 @@ RUNNERS = (
     Runner("offgraph-4w", "4-bit", "offgraph", "4w"),
     Runner("llama-Q4_1", "4-bit", "llama.cpp", "Q4_1"),
     Runner("llama-Q4_0", "4-bit", "llama.cpp", "Q4_0"),
+    Runner("llama-Q4_1-plain", "4-bit", "llama.cpp", "Q4_1", weights="plain"),
     Runner("openvino-Q4_1", "4-bit", "OpenVINO GenAI", "Q4_1", kv="default"),
     Runner("openvino-Q4_1-kv16", "4-bit", "OpenVINO GenAI", "Q4_1"),
     Runner("offgraph-8w", "8-bit", "offgraph", "8w"),
     Runner("llama-Q8_0", "8-bit", "llama.cpp", "Q8_0"),
+    Runner("llama-Q8_0-plain", "8-bit", "llama.cpp", "Q8_0", weights="plain"),
     Runner("openvino-Q8_0", "8-bit", "OpenVINO GenAI", "Q8_0", kv="default"),
     Runner("offgraph-bf16", "16-bit", "offgraph", "bf16"),
     Runner("llama-BF16", "16-bit", "llama.cpp", "BF16"),
@@ -73,16 +76,17 @@ def offgraph_commands(_runner, model, setup):
             [program, "run", model, "-p", PROMPT, "-n", "1", "--temp", "0", "--quiet", *common])
 
 
-def llama_commands(_runner, model, setup):
+def llama_commands(runner, model, setup):
     program = environments.llama()
-    common = [model, str(setup.threads), str(setup.capacity)]
+    common = [model, runner.weights, str(setup.threads), str(setup.capacity)]
     return ([program, "bench", *common, setup.prefill, setup.depth, str(setup.decode), str(setup.reps)],
             [program, "first", *common, PROMPT])
 
 
 def openvino_commands(runner, model, setup):
     program = [environments.openvino(), HERE / "openvino_peer.py"]
-    common = [model, str(setup.threads), str(setup.capacity), "f16" if runner.kv == "fp16" else runner.kv]
+    kv = "f16" if runner.kv == "fp16" else runner.kv
+    common = [model, kv, str(setup.threads), str(setup.capacity)]
     return ([*program, "bench", *common, setup.prefill, setup.depth, str(setup.decode), str(setup.reps)],
             [*program, "first", *common, PROMPT])
 
@@ -102,7 +106,8 @@ class Failed(Exception):
 
 def _check(command, status, said):
     if status != 0:
-        raise Failed(f"{' '.join(command)}\nended with status {status}: {said.decode(errors='replace').strip()[-2000:]}")
+        reason = said.decode(errors="replace").strip()[-2000:]
+        raise Failed(f"{' '.join(command)}\nended with status {status}: {reason}")
 
 
 def run_bench(command):
