@@ -82,6 +82,13 @@ Graph FindLinears(Graph graph) {
   return graph;
 }
 
+Graph RoundActivations(Graph graph) {
+  for (Instruction& instruction : graph.chains[graph.main_chain]) {
+    if (instruction.op == "QuantizedLinears") instruction.fields.push_back({"fast", true});
+  }
+  return graph;
+}
+
 Graph MergeProjections(Graph graph) {
   if (HasControlFlowOrState(graph)) return graph;
   Chain& chain = graph.chains[graph.main_chain];

@@ -33,7 +33,7 @@ class Loader {
     impl_.position = TracePosition(graph_);
     WrapConstants(weights);
     if (!options.optimize) return;
-    impl_.graph = Optimize(std::move(impl_.graph));
+    impl_.graph = Optimize(std::move(impl_.graph), options.exact);
     impl_.interpreter = std::make_unique<Interpreter>(graph_, impl_.name);
   }
 

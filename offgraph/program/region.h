@@ -49,6 +49,7 @@ struct LinearWeights {
   int bits = 0;  // 0: dense
   int group_size = 0;
   kernels::DType round = kernels::DType::kFloat32;
+  bool fast = false;  // activations may be rounded
 };
 
 // `tokens` is the step's T. On failure the region is null, and `why` names the instruction and the reason.
@@ -59,7 +60,8 @@ struct LoweringResult {
 LoweringResult LowerRegion(const Graph& graph, const Chain& body, const std::vector<Tid>& outs, const Frame& frame,
                            int64_t tokens);
 
-// The exact form: weights as they lie, fp32 accumulation. Keeps the arrays alive.
-bytes::RegionLinear ExactLinear(const LinearWeights& linear);
+// Weights as they lie and fp32 accumulation; or, where `fast` allows it and a kernel exists, weights that are laid out
+// anew here, while those of the file may leave memory.
+bytes::RegionLinear MakeLinear(const LinearWeights& linear);
 
 }  // namespace offgraph::program

@@ -1,7 +1,14 @@
-// Linear layers of regions, in their exact form.
+// Linear layers of regions.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "offgraph/kernels/linear.h"
+#include "offgraph/kernels/packed_weights.h"
 #include "offgraph/kernels/quantized.h"
 #include "offgraph/program/region.h"
 
@@ -12,6 +19,12 @@ using kernels::Block;
 
 kernels::MatrixView MatrixOf(const mlx::core::array& array) {
   return {array.data<void>(), bytes::ToKernelType(array.dtype()), array.shape(-1), 1};
+}
+
+kernels::QuantizedView QuantizedOf(const LinearWeights& linear, size_t n) {
+  const mlx::core::array& w = linear.weights[n];
+  return {w.data<uint32_t>(),         w.shape(1),  MatrixOf(linear.scales[n]),
+          MatrixOf(linear.biases[n]), linear.bits, linear.group_size};
 }
 
 // One weight of several that share an input: it fills `width` columns of the result.
@@ -35,7 +48,10 @@ void MultiplyOne(const LinearWeights& linear, size_t n, int64_t rows, const Bloc
   kernels::Linear(rows, width, x.dim, input, MatrixOf(w), output, epilogue, threads);
 }
 
-}  // namespace
+void RoundTo(kernels::DType type, int64_t rows, const Block& y, kernels::ThreadPool& threads) {
+  if (type == kernels::DType::kFloat32) return;
+  kernels::Activate(rows, kernels::Activation::kCopy, y, type, y, threads);
+}
 
 bytes::RegionLinear ExactLinear(const LinearWeights& linear) {
   return [linear](int64_t rows, const Block& x, const Block& y, kernels::ThreadPool& threads) {
@@ -45,9 +61,41 @@ bytes::RegionLinear ExactLinear(const LinearWeights& linear) {
       MultiplyOne(linear, n, rows, x, part, threads);
       part.data += part.dim;
     }
-    if (linear.round == kernels::DType::kFloat32) return;
-    kernels::Activate(rows, kernels::Activation::kCopy, y, linear.round, y, threads);
+    RoundTo(linear.round, rows, y, threads);
   };
+}
+
+// The file's weights are not read again: their pages may go. Only a hint, and harmless for memory of any other kind.
+void LetGo(const mlx::core::array& array) {
+#ifdef MADV_PAGEOUT
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(array.data<void>()) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(array.data<void>()) + array.nbytes()) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_PAGEOUT);
+#endif
+}
+
+bytes::RegionLinear FastLinear(const LinearWeights& linear, int64_t k) {
+  std::vector<kernels::QuantizedRows> parts;
+  for (size_t n = 0; n < linear.weights.size(); ++n) {
+    parts.push_back({QuantizedOf(linear, n), linear.weights[n].shape(0)});
+  }
+  auto packed = std::make_shared<const kernels::PackedWeights>(parts, k, kernels::ThreadPool::Default());
+  for (const mlx::core::array& w : linear.weights) LetGo(w);
+  return [packed, round = linear.round](int64_t rows, const Block& x, const Block& y, kernels::ThreadPool& threads) {
+    const kernels::MatrixView input{x.data, kernels::DType::kFloat32, x.row_stride, 1};
+    kernels::PackedLinear(rows, input, *packed, {y.data, kernels::DType::kFloat32, y.row_stride}, {}, threads);
+    RoundTo(round, rows, y, threads);
+  };
+}
+
+}  // namespace
+
+bytes::RegionLinear MakeLinear(const LinearWeights& linear) {
+  if (!linear.fast) return ExactLinear(linear);
+  const int64_t k = int64_t{linear.weights.front().shape(1)} * 32 / linear.bits;
+  // Activations share a scale in units of 64; a rest would be a unit of its own that no kernel knows.
+  return k % 64 == 0 ? FastLinear(linear, k) : ExactLinear(linear);
 }
 
 }  // namespace offgraph::program

@@ -255,13 +255,14 @@ void Lowering::Linears(const Instruction& i) {
     }
   }
   linear.round = RoundOf(type);
+  linear.fast = FlagOf(i, "fast");
   int64_t width = 0;
   for (const mx::array& w : linear.weights) {
     const int64_t k = linear.bits > 0 ? int64_t{w.shape(1)} * 32 / linear.bits : w.shape(1);
     if (w.ndim() != 2 || k != x.at.dim) throw NotLowered{"a weight does not fit its input"};
     width += w.shape(0);
   }
-  const RegionValue all = builder_.Linear(x.at, width, ExactLinear(linear));
+  const RegionValue all = builder_.Linear(x.at, width, MakeLinear(linear));
   const std::vector<Tid> outs = TidsOf(i, "outs");
   int64_t column = 0;
   for (size_t n = 0; n < outs.size(); ++n) {
