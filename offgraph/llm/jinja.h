@@ -28,11 +28,11 @@ namespace offgraph::llm::jinja {
 
 // What one rendering may use. A hostile template ends with Error(kOutOfRange) at the first limit that it reaches.
 struct RenderLimits {
-  // Expressions evaluated and elements visited. A long conversation takes some ten thousand; a million takes about
-  // 0.1 s.
-  int64_t steps = 5'000'000;
+  // Expressions evaluated and elements visited. A turn of a conversation takes about a hundred; a million takes some
+  // tenths of a second.
+  int64_t steps = 2'000'000;
   // Bytes of all strings and containers that are made on the way, the output among them, not counting what is freed.
-  int64_t bytes = 256 << 20;
+  int64_t bytes = 128 << 20;
 };
 
 struct RenderOptions {

@@ -28,6 +28,10 @@ bool IsInternal(std::string_view name) { return name.starts_with("__") && name.e
 // What Python's getattr finds; a name that the sandbox does not give out is undefined.
 std::optional<Value> FindAttribute(Runtime& runtime, const Value& container, std::string_view name) {
   if (container.is(Kind::kObject)) return container.object()->Attribute(runtime, name);
+  if (container.is(Kind::kSequence) && container.sequence().is_group) {
+    if (name == "grouper") return container.items()[0];
+    if (name == "list") return container.items()[1];
+  }
   const MethodAccess access = FindMethod(container, name);
   if (access == MethodAccess::kAllowed) return BindMethod(runtime, container, name);
   if (access == MethodAccess::kUnsafe || IsInternal(name)) {
@@ -60,6 +64,7 @@ std::optional<Value> FindItem(const Value& container, const Value& key, Budget& 
   const bool hashable =
       key.is(Kind::kNone) || key.is_number() || key.is(Kind::kString) || key.is_sequence(SequenceType::kTuple);
   if (container.is(Kind::kDict) && hashable) {
+    PayForKey(key, budget);
     if (const Value* value = container.dict().Find(key)) return *value;
   }
   return std::nullopt;

@@ -87,7 +87,10 @@ Value Interpreter::EvaluateContainer(const Expression& expression, const ScopePt
   if (expression.kind == ExpressionKind::kTuple) return Value::Tuple(std::move(items));
   if (expression.kind == ExpressionKind::kList) return Value::List(std::move(items));
   Value::Entries entries;
-  for (size_t i = 0; i + 1 < items.size(); i += 2) entries.emplace_back(std::move(items[i]), std::move(items[i + 1]));
+  for (size_t i = 0; i + 1 < items.size(); i += 2) {
+    PayForKey(items[i], budget());
+    entries.emplace_back(std::move(items[i]), std::move(items[i + 1]));
+  }
   return Value::Map(std::move(entries));
 }
 

@@ -73,7 +73,9 @@ bool IsDivisible(TestCall& call) {
 template <bool upper>
 bool HasCase(TestCall& call) {
   call.BindNothing();
-  return IsCased(ToText(call.input, call.runtime.budget()), upper);
+  const std::string text = ToText(call.input, call.runtime.budget());
+  call.runtime.budget().Steps(text.size() / 4);
+  return IsCased(text, upper);
 }
 
 bool IsMapping(TestCall& call) { return IsKind<Kind::kDict>(call); }

@@ -17,8 +17,11 @@ namespace {
 // Python's sequence protocol of reversed(): what has a length and places, or is a dict.
 bool IsReversible(const Value& value) { return value.is(Kind::kSequence) || value.is(Kind::kDict); }
 
-Value IgnoreCase(const Value& value) {
-  return value.is(Kind::kString) ? Value::TrustedString(Lower(value.text())) : value;
+Value IgnoreCase(const Value& value, Budget& budget) {
+  if (!value.is(Kind::kString)) return value;
+  budget.Steps(value.text().size() / 4);
+  budget.Bytes(value.text().size());
+  return Value::TrustedString(Lower(value.text()));
 }
 
 // Looks up "name", "outer.inner" or "0.name" in an item; nothing but the item itself for None.
@@ -26,8 +29,7 @@ class AttributeGetter {
  public:
   AttributeGetter(const Value& attribute, Budget& budget) {
     if (attribute.is(Kind::kString)) {
-      budget.Bytes(attribute.text().size());
-      for (const std::string_view part : Split(attribute.text(), ".", kAllSplits, false)) {
+      for (const std::string_view part : Split(attribute.text(), ".", kAllSplits, false, budget)) {
         const bool number = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
         parts_.push_back(number ? Value::Int(ParseInt(part).value_or(0)) : Value::TrustedString(std::string(part)));
       }
@@ -148,7 +150,7 @@ std::function<Value(const Value&)> KeyFunction(Runtime& runtime, AttributeGetter
                                                Value fallback = {}) {
   return [&runtime, getter = std::move(getter), case_sensitive, fallback = std::move(fallback)](const Value& item) {
     const Value key = getter.Get(runtime, item, fallback);
-    return case_sensitive ? key : IgnoreCase(key);
+    return case_sensitive ? key : IgnoreCase(key, runtime.budget());
   };
 }
 
@@ -157,7 +159,7 @@ Value Sort(FilterCall& call) {
   // "a,b" sorts by several attributes.
   std::vector<AttributeGetter> getters;
   if (arguments[2].is(Kind::kString)) {
-    for (const std::string_view part : Split(arguments[2].text(), ",", kAllSplits, false)) {
+    for (const std::string_view part : Split(arguments[2].text(), ",", kAllSplits, false, call.budget())) {
       getters.emplace_back(Value::TrustedString(std::string(part)), call.budget());
     }
   } else {
@@ -168,7 +170,7 @@ Value Sort(FilterCall& call) {
     Value::Items parts;
     for (const AttributeGetter& getter : getters) {
       const Value part = getter.Get(call.runtime, item);
-      parts.push_back(case_sensitive ? part : IgnoreCase(part));
+      parts.push_back(case_sensitive ? part : IgnoreCase(part, call.budget()));
     }
     return Value::List(std::move(parts));
   };
@@ -187,7 +189,7 @@ Value DictSort(FilterCall& call) {
   for (const auto& [name, value] : call.input.dict().entries) {
     call.budget().Bytes(sizeof(Keyed) + sizeof(Sequence));
     const Value& key = by == "key" ? name : value;
-    keyed.push_back({arguments.Bool(0, false) ? key : IgnoreCase(key), Value::Tuple({name, value})});
+    keyed.push_back({arguments.Bool(0, false) ? key : IgnoreCase(key, call.budget()), Value::Tuple({name, value})});
   }
   SortByKey(&keyed, arguments.Bool(2, false), call.budget());
   return Value::List(ItemsOf(std::move(keyed)));
@@ -224,7 +226,10 @@ Value Unique(FilterCall& call) {
   // A dict keeps the first of equal keys in its place, and the last value: so the items go in from the back.
   Value::Items unique;
   Value::Entries seen;
-  for (size_t i = keyed.size(); i-- > 0;) seen.emplace_back(keyed[i].key, Value::Int(static_cast<int64_t>(i)));
+  for (size_t i = keyed.size(); i-- > 0;) {
+    PayForKey(keyed[i].key, call.budget());
+    seen.emplace_back(keyed[i].key, Value::Int(static_cast<int64_t>(i)));
+  }
   const Value first_places = Value::Map(std::move(seen));
   for (size_t i = 0; i < keyed.size(); ++i) {
     if (first_places.dict().Find(keyed[i].key)->as_int() == static_cast<int64_t>(i)) unique.push_back(keyed[i].item);
@@ -246,7 +251,7 @@ Value GroupBy(FilterCall& call) {
       members.push_back(keyed[end++].item);
     }
     const Value name = getter.Get(call.runtime, keyed[begin].item, arguments[1]);
-    groups.push_back(Value::Tuple({name, call.runtime.List(std::move(members))}));
+    groups.push_back(Value::MakeGroup(name, call.runtime.List(std::move(members))));
     begin = end;
   }
   return call.runtime.List(std::move(groups));

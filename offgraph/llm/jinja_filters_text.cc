@@ -34,7 +34,7 @@ template <std::string (*convert)(std::string_view)>
 Value Convert(FilterCall& call) {
   call.Bind({});
   const Value text = SoftText(call);
-  call.budget().Steps(text.text().size() / 8);
+  call.budget().Steps(text.text().size() / 4);
   return call.runtime.Text(convert(text.text()), text.is_markup());
 }
 
@@ -47,6 +47,7 @@ Value Trim(FilterCall& call) {
   const Arguments arguments = call.Bind({"chars"});
   const Value text = SoftText(call);
   const std::optional<std::string_view> characters = arguments.OptionalText(0);
+  call.budget().Steps((text.text().size() + (characters ? characters->size() : 0)) / 4);
   return call.runtime.Text(std::string(Strip(text.text(), Side::kBoth, characters)), text.is_markup());
 }
 
@@ -86,7 +87,7 @@ Value Indent(FilterCall& call) {
   const std::string terminated = text + "\n";
   std::string result = arguments.Bool(1, false) ? indention : "";
   bool first = true;
-  for (const std::string_view line : SplitLines(terminated, false)) {
+  for (const std::string_view line : SplitLines(terminated, false, call.budget())) {
     call.budget().Bytes(indention.size() + line.size() + 1);
     if (!first) {
       result += '\n';
@@ -122,7 +123,9 @@ Value Center(FilterCall& call) {
 
 Value WordCount(FilterCall& call) {
   call.Bind({});
-  return Value::Int(CountWords(SoftText(call).text()));
+  const Value text = SoftText(call);
+  call.budget().Steps(text.text().size() / 4);
+  return Value::Int(CountWords(text.text()));
 }
 
 Value Format(FilterCall& call) {

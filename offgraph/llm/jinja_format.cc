@@ -27,14 +27,24 @@ struct Spec {
   char type = 0;
 };
 
-// Reads digits at format[*pos]; the largest width that makes sense bounds them.
+// Widths and precisions are bounded: printing a million digits takes long.
+constexpr int64_t kMostCharacters = 100'000;
+
+int64_t CheckCount(int64_t count) {
+  if (count > kMostCharacters || count < -kMostCharacters) {
+    throw Error(ErrorCode::kOutOfRange,
+                "a format asks for more than " + std::to_string(kMostCharacters) + " characters");
+  }
+  return count;
+}
+
+// Reads digits at format[*pos].
 int64_t ReadNumber(std::string_view format, size_t* pos, int64_t absent) {
-  constexpr int64_t kLargest = 1 << 28;
   if (*pos >= format.size() || format[*pos] < '0' || format[*pos] > '9') return absent;
   int64_t value = 0;
   while (*pos < format.size() && format[*pos] >= '0' && format[*pos] <= '9') {
     value = value * 10 + (format[(*pos)++] - '0');
-    if (value > kLargest) throw Error(ErrorCode::kOutOfRange, "a format asks for too many characters");
+    CheckCount(value);
   }
   return value;
 }
@@ -186,10 +196,7 @@ class PercentFormatter {
     ++pos_;
     const Value value = Next();
     if (!value.is_integral()) Refuse("* wants int");
-    constexpr int64_t kLargest = 1 << 28;
-    if (value.as_int() > kLargest || value.as_int() < -kLargest)
-      throw Error(ErrorCode::kOutOfRange, "a format asks for too many characters");
-    return value.as_int();
+    return CheckCount(value.as_int());
   }
 
   std::string Field() {

@@ -207,9 +207,9 @@ void Namespace::Set(Budget& budget, std::string_view name, Value value) {
 }
 
 std::string Namespace::Repr(Budget& budget) const {
-  if (printing_) return "{...}";
+  if (printing_) return "<Namespace {...}>";
   printing_ = true;
-  std::string text = "<TemplateNamespace {";
+  std::string text = "<Namespace {";
   for (const auto& [name, value] : attributes_) {
     if (text.back() != '{') text += ", ";
     text += TextRepr(name) + ": " + jinja::Repr(value, budget);

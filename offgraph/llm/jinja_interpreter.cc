@@ -12,7 +12,7 @@ namespace {
 
 // Levels of expressions and statements within one another, macros and recursive loops included. A level takes up to
 // 1 KiB of stack, several times that under the address sanitizer.
-constexpr int kMostDepth = 800;
+constexpr int kMostDepth = 500;
 
 class Macro final : public Object {
  public:

@@ -15,7 +15,7 @@ namespace {
 [[noreturn]] void Refuse(const std::string& message) { throw Error(ErrorCode::kInvalidArgument, message); }
 
 // One call of a method.
-struct Call {
+struct MethodCall {
   Runtime& runtime;
   std::string_view name;
   const Value& self;
@@ -42,40 +42,39 @@ struct Call {
   }
 };
 
-using Method = Value (*)(Call&);
+using Method = Value (*)(MethodCall&);
 
 template <Side side>
-Value StripText(Call& call) {
+Value StripText(MethodCall& call) {
   const Arguments arguments = call.Bind({"chars"});
   const std::optional<std::string_view> characters = arguments.OptionalText(0);
-  call.runtime.budget().Bytes(call.text().size() + (characters ? characters->size() : 0));
+  call.runtime.budget().Steps((call.text().size() + (characters ? characters->size() : 0)) / 4);
   return call.Like(std::string(Strip(call.text(), side, characters)));
 }
 
 template <bool from_right>
-Value SplitText(Call& call) {
+Value SplitText(MethodCall& call) {
   const Arguments arguments = call.Bind({"sep", "maxsplit"});
   const std::optional<std::string_view> separator = arguments.OptionalText(0);
   if (separator && separator->empty()) Refuse("empty separator");
   const int64_t most = arguments.Int(1, -1);
-  call.runtime.budget().Bytes(call.text().size());
-  return call.Texts(Split(call.text(), separator, most < 0 ? kAllSplits : most, from_right));
+  return call.Texts(Split(call.text(), separator, most < 0 ? kAllSplits : most, from_right, call.runtime.budget()));
 }
 
-Value SplitTextLines(Call& call) {
+Value SplitTextLines(MethodCall& call) {
   const Arguments arguments = call.Bind({"keepends"});
-  call.runtime.budget().Bytes(call.text().size());
-  return call.Texts(SplitLines(call.text(), arguments.Bool(0, false)));
+  return call.Texts(SplitLines(call.text(), arguments.Bool(0, false), call.runtime.budget()));
 }
 
 // (before, separator, after)
 template <bool from_right>
-Value Partition(Call& call) {
+Value Partition(MethodCall& call) {
   const Arguments arguments = call.Bind({"sep"}, 1);
   const std::string& separator = arguments.Text(0);
   if (separator.empty()) Refuse("empty separator");
   const std::string& text = call.text();
-  const size_t found = from_right ? text.rfind(separator) : text.find(separator);
+  call.runtime.budget().Bytes(text.size());
+  const size_t found = from_right ? FindLast(text, separator) : Find(text, separator);
   std::array<std::string, 3> parts;
   if (found != std::string::npos) {
     parts = {text.substr(0, found), separator, text.substr(found + separator.size())};
@@ -86,7 +85,7 @@ Value Partition(Call& call) {
 }
 
 // The part of the text that the arguments `start` and `end` admit, and the byte it begins at.
-std::string_view Window(const Call& call, const Arguments& arguments, size_t* begin) {
+std::string_view Window(const MethodCall& call, const Arguments& arguments, size_t* begin) {
   const std::string_view text = call.text();
   if (arguments[1].is(Kind::kNone) && arguments[2].is(Kind::kNone)) return text;
   call.runtime.budget().Bytes(text.size());
@@ -102,7 +101,7 @@ std::string_view Window(const Call& call, const Arguments& arguments, size_t* be
 }
 
 template <bool at_end>
-Value Affix(Call& call) {
+Value Affix(MethodCall& call) {
   const Arguments arguments = call.Bind({at_end ? "suffix" : "prefix", "start", "end"}, 1);
   size_t begin = 0;
   const std::string_view text = Window(call, arguments, &begin);
@@ -110,6 +109,7 @@ Value Affix(Call& call) {
     if (!affix.is(Kind::kString)) {
       Refuse(std::string(call.name) + "() expects a text or a tuple of texts, not " + TypeName(affix));
     }
+    call.runtime.budget().Bytes(affix.text().size());
     return at_end ? text.ends_with(affix.text()) : text.starts_with(affix.text());
   };
   if (!arguments[0].is_sequence(SequenceType::kTuple)) return Value::Bool(matches(arguments[0]));
@@ -118,7 +118,7 @@ Value Affix(Call& call) {
 }
 
 template <bool at_end>
-Value RemoveAffix(Call& call) {
+Value RemoveAffix(MethodCall& call) {
   const Arguments arguments = call.Bind({at_end ? "suffix" : "prefix"}, 1);
   const std::string& affix = arguments.Text(0);
   std::string_view text = call.text();
@@ -130,13 +130,13 @@ Value RemoveAffix(Call& call) {
 enum class Missing { kMinusOne, kError };
 
 template <bool from_right, Missing missing>
-Value FindText(Call& call) {
+Value FindText(MethodCall& call) {
   const Arguments arguments = call.Bind({"sub", "start", "end"}, 1);
   size_t begin = 0;
   const std::string_view text = Window(call, arguments, &begin);
   call.runtime.budget().Bytes(text.size());
   const std::string& part = arguments.Text(0);
-  const size_t found = from_right ? text.rfind(part) : text.find(part);
+  const size_t found = from_right ? FindLast(text, part) : Find(text, part);
   if (found == std::string_view::npos) {
     if (missing == Missing::kError) Refuse("substring not found");
     return Value::Int(-1);
@@ -144,22 +144,25 @@ Value FindText(Call& call) {
   return Value::Int(static_cast<int64_t>(Length(std::string_view(call.text()).substr(0, begin + found))));
 }
 
-Value CountText(Call& call) {
+Value CountText(MethodCall& call) {
   const Arguments arguments = call.Bind({"sub", "start", "end"}, 1);
   size_t begin = 0;
   const std::string_view text = Window(call, arguments, &begin);
-  call.runtime.budget().Bytes(text.size() * sizeof(size_t));
-  return Value::Int(static_cast<int64_t>(FindAll(text, arguments.Text(0), kAllSplits).size()));
+  call.runtime.budget().Bytes(text.size());
+  Occurrences occurrences(text, arguments.Text(0));
+  int64_t count = 0;
+  for (; occurrences.Next(); ++count) call.runtime.budget().Steps();
+  return Value::Int(count);
 }
 
-Value ReplaceText(Call& call) {
+Value ReplaceText(MethodCall& call) {
   call.RefuseMarkup();
   const Arguments arguments = call.Bind({"old", "new", "count"}, 2);
   const int64_t most = arguments.Int(2, -1);
   return ReplaceAll(call.runtime, call.text(), arguments.Text(0), arguments.Text(1), most < 0 ? kAllSplits : most);
 }
 
-Value JoinText(Call& call) {
+Value JoinText(MethodCall& call) {
   call.RefuseMarkup();
   const Arguments arguments = call.Bind({"iterable"}, 1);
   std::string result;
@@ -174,24 +177,24 @@ Value JoinText(Call& call) {
   return call.runtime.Text(std::move(result));
 }
 
-Value FormatMethod(Call& call) {
+Value FormatMethod(MethodCall& call) {
   call.RefuseMarkup();
   return call.runtime.Text(BraceFormat(call.runtime, call.text(), call.arguments));
 }
 
 template <std::string (*convert)(std::string_view)>
-Value ConvertText(Call& call) {
+Value ConvertText(MethodCall& call) {
   call.BindNothing();
-  call.runtime.budget().Steps(call.text().size() / 8);
+  call.runtime.budget().Steps(call.text().size() / 4);
   return call.Like(convert(call.text()));
 }
 
 // Whether the text has characters, and `has` says yes to all.
 template <bool (*has)(char32_t)>
-Value AllCharacters(Call& call) {
+Value AllCharacters(MethodCall& call) {
   call.BindNothing();
   const std::string& text = call.text();
-  call.runtime.budget().Steps(text.size() / 8);
+  call.runtime.budget().Steps(text.size() / 4);
   for (size_t pos = 0; pos < text.size();) {
     if (!has(NextCodePoint(text, &pos))) return Value::Bool(false);
   }
@@ -201,20 +204,20 @@ Value AllCharacters(Call& call) {
 bool IsAlphanumeric(char32_t c) { return IsAlpha(c) || IsDigit(c) || IsNumeric(c); }
 
 template <bool upper>
-Value TestCase(Call& call) {
+Value TestCase(MethodCall& call) {
   call.BindNothing();
-  call.runtime.budget().Steps(call.text().size() / 8);
+  call.runtime.budget().Steps(call.text().size() / 4);
   return Value::Bool(IsCased(call.text(), upper));
 }
 
-Value IsAsciiText(Call& call) {
+Value IsAsciiText(MethodCall& call) {
   call.BindNothing();
   return Value::Bool(std::all_of(call.text().begin(), call.text().end(), [](char c) { return (c & 0x80) == 0; }));
 }
 
 // ljust, rjust and center.
 template <Side text_side>
-Value Justify(Call& call) {
+Value Justify(MethodCall& call) {
   call.RefuseMarkup();
   const Arguments arguments = call.Bind({"width", "fillchar"}, 1);
   const std::string fill = arguments.Has(1) ? arguments.Text(1) : " ";
@@ -232,7 +235,7 @@ Value Justify(Call& call) {
   return call.runtime.Text(std::move(result));
 }
 
-Value FillZeros(Call& call) {
+Value FillZeros(MethodCall& call) {
   const Arguments arguments = call.Bind({"width"}, 1);
   const int64_t missing = std::max<int64_t>(0, arguments.Int(0, 0) - Size(call.self));
   call.runtime.budget().Bytes(static_cast<uint64_t>(missing));
@@ -241,7 +244,7 @@ Value FillZeros(Call& call) {
   return call.Like(text.substr(0, sign) + std::string(static_cast<size_t>(missing), '0') + text.substr(sign));
 }
 
-Value IndexOfItem(Call& call) {
+Value IndexOfItem(MethodCall& call) {
   const Arguments arguments = call.Bind({"value"}, 1);
   const Value::Items& items = call.self.items();
   for (size_t i = 0; i < items.size(); ++i) {
@@ -250,7 +253,7 @@ Value IndexOfItem(Call& call) {
   Refuse(Repr(arguments[0], call.runtime.budget()) + " is not in the " + TypeName(call.self));
 }
 
-Value CountItems(Call& call) {
+Value CountItems(MethodCall& call) {
   const Arguments arguments = call.Bind({"value"}, 1);
   int64_t count = 0;
   for (const Value& item : call.self.items()) count += Equals(item, arguments[0], call.runtime.budget()) ? 1 : 0;
@@ -258,19 +261,20 @@ Value CountItems(Call& call) {
 }
 
 // What cannot be changed need not be copied.
-Value CopyContainer(Call& call) {
+Value CopyContainer(MethodCall& call) {
   call.BindNothing();
   return call.self;
 }
 
-Value GetFromDict(Call& call) {
+Value GetFromDict(MethodCall& call) {
   const Arguments arguments = call.Bind({"key", "default"}, 1);
+  PayForKey(arguments[0], call.runtime.budget());
   const Value* found = call.self.dict().Find(arguments[0]);
   return found != nullptr ? *found : arguments[1];
 }
 
 template <SequenceType type>
-Value DictView(Call& call) {
+Value DictView(MethodCall& call) {
   call.BindNothing();
   const Value::Entries& entries = call.self.dict().entries;
   call.runtime.budget().Bytes(entries.size() * sizeof(Value) * (type == SequenceType::kItems ? 4 : 1));
@@ -288,6 +292,7 @@ struct MethodEntry {
   std::string_view name;
   Method method;  // nullptr: Python has it, this does not
   bool unsafe = false;
+  bool keywords = false;  // whether its arguments may be named
 };
 
 constexpr MethodEntry kTextMethods[] = {
@@ -299,7 +304,7 @@ constexpr MethodEntry kTextMethods[] = {
     {"endswith", Affix<true>},
     {"expandtabs", nullptr},
     {"find", FindText<false, Missing::kMinusOne>},
-    {"format", FormatMethod},
+    {"format", FormatMethod, false, true},
     {"format_map", nullptr},
     {"index", FindText<false, Missing::kError>},
     {"isalnum", AllCharacters<IsAlphanumeric>},
@@ -327,10 +332,10 @@ constexpr MethodEntry kTextMethods[] = {
     {"rindex", FindText<true, Missing::kError>},
     {"rjust", Justify<Side::kRight>},
     {"rpartition", Partition<true>},
-    {"rsplit", SplitText<true>},
+    {"rsplit", SplitText<true>, false, true},
     {"rstrip", StripText<Side::kRight>},
-    {"split", SplitText<false>},
-    {"splitlines", SplitTextLines},
+    {"split", SplitText<false>, false, true},
+    {"splitlines", SplitTextLines, false, true},
     {"startswith", Affix<false>},
     {"strip", StripText<Side::kBoth>},
     {"swapcase", nullptr},
@@ -421,9 +426,10 @@ Value CallMethod(Runtime& runtime, const Value& self, std::string_view name, Cal
   if (entry == nullptr || entry->method == nullptr) {
     throw Error(ErrorCode::kUnsupported, "the method " + TypeName(self) + "." + std::string(name) + "()");
   }
-  class Call call {
-    runtime, entry->name, self, std::move(arguments)
-  };
+  if (!entry->keywords && !arguments.named.empty()) {
+    Refuse(TypeName(self) + "." + std::string(name) + "() takes no keyword arguments");
+  }
+  MethodCall call{runtime, entry->name, self, std::move(arguments)};
   return entry->method(call);
 }
 
@@ -434,14 +440,17 @@ Value BindMethod(Runtime& runtime, const Value& self, std::string_view name) {
 Value ReplaceAll(Runtime& runtime, std::string_view text, std::string_view old, std::string_view replacement,
                  int64_t most) {
   runtime.budget().Bytes(text.size());
-  const std::vector<size_t> places = FindAll(text, old, most);
-  runtime.budget().Bytes(places.size() * (sizeof(size_t) + replacement.size()));
+  Occurrences occurrences(text, old);
   std::string result;
   size_t pos = 0;
-  for (const size_t place : places) {
-    result += text.substr(pos, place - pos);
+  for (int64_t count = 0; count < most; ++count) {
+    const std::optional<size_t> place = occurrences.Next();
+    if (!place) break;
+    runtime.budget().Steps();
+    runtime.budget().Bytes(replacement.size());
+    result += text.substr(pos, *place - pos);
     result += replacement;
-    pos = place + old.size();
+    pos = *place + old.size();
   }
   result += text.substr(pos);
   return Value::TrustedString(std::move(result));

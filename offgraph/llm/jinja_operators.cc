@@ -170,6 +170,10 @@ void RequireDefined(const Value& value) {
   if (value.is(Kind::kUndefined)) ThrowTypeError(value.undefined_message());
 }
 
+void PayForKey(const Value& key, Budget& budget) {
+  if (key.is(Kind::kString)) budget.Bytes(key.text().size());
+}
+
 std::string TypeName(const Value& value) {
   constexpr std::string_view kSequences[] = {"list", "tuple", "range", "dict_keys", "dict_values", "dict_items"};
   switch (value.kind()) {
@@ -285,9 +289,12 @@ bool Contains(const Value& container, const Value& item, Budget& budget) {
       ThrowTypeError("'in <string>' requires string as left operand, not " + TypeName(item));
     }
     budget.Bytes(container.text().size());
-    return container.text().find(item.text()) != std::string::npos;
+    return Find(container.text(), item.text()) != std::string::npos;
   }
-  if (container.is(Kind::kDict)) return container.dict().Find(item) != nullptr;
+  if (container.is(Kind::kDict)) {
+    PayForKey(item, budget);
+    return container.dict().Find(item) != nullptr;
+  }
   if (!IsIterable(container)) ThrowTypeError("argument of type '" + TypeName(container) + "' is not iterable");
   Cursor cursor(container);
   Value element;

@@ -60,6 +60,9 @@ Value GetSlice(const Value& container, const Value& start, const Value& stop, co
 // range(start, stop, step). REQUIRES: step != 0. Throws kOutOfRange beyond the sandbox's 100,000 elements.
 Value MakeRange(int64_t start, int64_t stop, int64_t step, Budget& budget);
 
+// Before a look-up in a dict, which goes through the whole key.
+void PayForKey(const Value& key, Budget& budget);
+
 // Throws where `value` is undefined.
 void RequireDefined(const Value& value);
 

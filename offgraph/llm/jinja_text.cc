@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 #include "offgraph/cache/error.h"
 #include "offgraph/llm/jinja_casing.h"
@@ -109,10 +110,16 @@ std::string Hex(char32_t value, int digits) {
   return buffer.data();
 }
 
-std::vector<std::string_view> SplitAtSpace(std::string_view text, int64_t max_splits, bool from_right) {
+void PayForPart(Budget& budget) {
+  budget.Steps();
+  budget.Bytes(sizeof(std::string_view));
+}
+
+std::vector<std::string_view> SplitAtSpace(std::string_view text, int64_t max_splits, bool from_right, Budget& budget) {
   std::vector<std::string_view> parts;
   text = Strip(text, from_right ? Side::kRight : Side::kLeft);
   while (!text.empty()) {
+    PayForPart(budget);
     if (max_splits-- == 0) {
       parts.push_back(Strip(text, from_right ? Side::kRight : Side::kLeft));
       break;
@@ -180,8 +187,11 @@ std::string_view Strip(std::string_view text, Side side, std::optional<std::stri
   std::u32string set;
   if (characters) {
     for (size_t pos = 0; pos < characters->size();) set += NextCodePoint(*characters, &pos);
+    std::sort(set.begin(), set.end());
   }
-  const auto strips = [&](char32_t c) { return characters ? set.find(c) != std::u32string::npos : IsSpace(c); };
+  const auto strips = [&](char32_t c) {
+    return characters ? std::binary_search(set.begin(), set.end(), c) : IsSpace(c);
+  };
   while (side != Side::kRight && !text.empty()) {
     size_t pos = 0;
     if (!strips(NextCodePoint(text, &pos))) break;
@@ -195,23 +205,49 @@ std::string_view Strip(std::string_view text, Side side, std::optional<std::stri
   return text;
 }
 
+size_t Find(std::string_view text, std::string_view part, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  if (part.empty()) return from;
+  const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return found == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t FindLast(std::string_view text, std::string_view part) {
+  const std::string backwards(text.rbegin(), text.rend()), part_backwards(part.rbegin(), part.rend());
+  const size_t found = Find(backwards, part_backwards);
+  return found == std::string_view::npos ? found : text.size() - found - part.size();
+}
+
 std::vector<std::string_view> Split(std::string_view text, std::optional<std::string_view> separator,
-                                    int64_t max_splits, bool from_right) {
-  if (!separator) return SplitAtSpace(text, max_splits, from_right);
-  std::vector<std::string_view> parts;
-  while (max_splits-- > 0) {
-    const size_t found = from_right ? text.rfind(*separator) : text.find(*separator);
-    if (found == std::string_view::npos) break;
-    const size_t after = found + separator->size();
-    parts.push_back(from_right ? text.substr(after) : text.substr(0, found));
-    text = from_right ? text.substr(0, found) : text.substr(after);
+                                    int64_t max_splits, bool from_right, Budget& budget) {
+  budget.Bytes(text.size());
+  if (!separator) return SplitAtSpace(text, max_splits, from_right, budget);
+  // From the right: the same on the text read backwards.
+  std::string backwards, separator_backwards;
+  if (from_right) {
+    backwards.assign(text.rbegin(), text.rend());
+    separator_backwards.assign(separator->rbegin(), separator->rend());
   }
-  parts.push_back(text);
+  Occurrences occurrences(from_right ? backwards : text, from_right ? separator_backwards : *separator);
+  std::vector<std::string_view> parts;
+  size_t begin = 0;
+  const auto add = [&](size_t end) {
+    PayForPart(budget);
+    parts.push_back(text.substr(from_right ? text.size() - end : begin, end - begin));
+  };
+  while (max_splits-- > 0) {
+    const std::optional<size_t> place = occurrences.Next();
+    if (!place) break;
+    add(*place);
+    begin = *place + separator->size();
+  }
+  add(text.size());
   if (from_right) std::reverse(parts.begin(), parts.end());
   return parts;
 }
 
-std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends) {
+std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends, Budget& budget) {
+  budget.Bytes(text.size());
   std::vector<std::string_view> lines;
   size_t begin = 0;
   for (size_t pos = 0; pos < text.size();) {
@@ -219,6 +255,7 @@ std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends) 
     const char32_t c = NextCodePoint(text, &pos);
     if (!IsLineEnd(c)) continue;
     if (c == '\r' && pos < text.size() && text[pos] == '\n') ++pos;
+    PayForPart(budget);
     lines.push_back(text.substr(begin, (keep_ends ? pos : end) - begin));
     begin = pos;
   }
@@ -226,17 +263,18 @@ std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends) 
   return lines;
 }
 
-std::vector<size_t> FindAll(std::string_view text, std::string_view part, int64_t max_count) {
-  std::vector<size_t> places;
-  size_t pos = 0;
-  while (static_cast<int64_t>(places.size()) < max_count) {
-    const size_t found = text.find(part, pos);
-    if (found == std::string_view::npos) break;
-    places.push_back(found);
-    if (found == text.size()) break;
-    pos = found + (part.empty() ? Utf8Length(static_cast<unsigned char>(text[found])) : part.size());
+std::optional<size_t> Occurrences::Next() {
+  if (position_ > text_.size()) return std::nullopt;
+  const size_t found = Find(text_, part_, position_);
+  if (found == std::string_view::npos) {
+    position_ = text_.size() + 1;
+    return std::nullopt;
   }
-  return places;
+  const bool at_end = found == text_.size();
+  position_ = found + (!part_.empty() ? part_.size()
+                       : at_end       ? 1
+                                      : Utf8Length(static_cast<unsigned char>(text_[found])));
+  return found;
 }
 
 std::string Upper(std::string_view text) {

@@ -1,5 +1,5 @@
 // What Python's str can do, on UTF-8. Texts are valid UTF-8; positions and counts are code points unless said
-// otherwise. Pure functions.
+// otherwise. What takes no budget is linear in its texts: the caller pays.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "offgraph/llm/jinja_budget.h"
 
 namespace offgraph::llm::jinja {
 
@@ -27,15 +29,28 @@ enum class Side { kLeft, kRight, kBoth };
 // Without `characters`: strips white space.
 std::string_view Strip(std::string_view text, Side side, std::optional<std::string_view> characters = std::nullopt);
 
+// Byte at which `part` begins for the first time from byte `from` on, or for the last time; npos where it does not.
+// Linear in the sizes, unlike std::string_view::find, whatever the texts.
+size_t Find(std::string_view text, std::string_view part, size_t from = 0);
+size_t FindLast(std::string_view text, std::string_view part);
+
 inline constexpr int64_t kAllSplits = std::numeric_limits<int64_t>::max();
-// str.split and str.rsplit (from the right). Without `separator`: at runs of white space. REQUIRES: separator not
-// empty, max_splits >= 0.
+// str.split and str.rsplit (from the right). Without `separator`: at runs of white space. Pays for the parts.
+// REQUIRES: separator not empty, max_splits >= 0.
 std::vector<std::string_view> Split(std::string_view text, std::optional<std::string_view> separator,
-                                    int64_t max_splits, bool from_right);
-std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends);
-// Places (bytes) where `part` is found, left to right, not overlapping; for an empty part, before every character and
-// at the end. At most `max_count`.
-std::vector<size_t> FindAll(std::string_view text, std::string_view part, int64_t max_count);
+                                    int64_t max_splits, bool from_right, Budget& budget);
+std::vector<std::string_view> SplitLines(std::string_view text, bool keep_ends, Budget& budget);
+// The places (bytes) where `part` is found in `text`, left to right, not overlapping; for an empty part, before every
+// character and at the end.
+class Occurrences {
+ public:
+  Occurrences(std::string_view text, std::string_view part) : text_(text), part_(part) {}
+  std::optional<size_t> Next();
+
+ private:
+  std::string_view text_, part_;
+  size_t position_ = 0;  // where to search on; behind the text once all are found
+};
 
 std::string Upper(std::string_view text);
 std::string Lower(std::string_view text);

@@ -23,6 +23,8 @@ int DepthOf(const Value::Items& items) {
   return Deepen(depth);
 }
 
+constexpr size_t kLongestTupleKey = 1 << 16;
+
 // A string that is equal for keys that Python holds for equal, and for no others.
 void AppendDictKey(const Value& key, std::string* out) {
   switch (key.kind()) {
@@ -48,7 +50,11 @@ void AppendDictKey(const Value& key, std::string* out) {
     case Kind::kSequence:
       if (!key.is_sequence(SequenceType::kTuple)) break;
       *out += '(';
-      for (const Value& item : key.items()) AppendDictKey(item, out);
+      for (const Value& item : key.items()) {
+        // A tuple whose parts are shared may be exponentially longer than it looks.
+        if (out->size() > kLongestTupleKey) throw Error(ErrorCode::kOutOfRange, "a tuple is too large for a key");
+        AppendDictKey(item, out);
+      }
       *out += ')';
       return;
     default:
@@ -80,7 +86,7 @@ Value Value::Undefined(std::string message) {
 
 Value Value::MakeSequence(SequenceType type, Items items, std::string repr) {
   const int depth = DepthOf(items);
-  return Value(Rep(std::make_shared<const Sequence>(Sequence{type, std::move(items), std::move(repr), depth})));
+  return Value(Rep(std::make_shared<const Sequence>(Sequence{type, std::move(items), std::move(repr), depth, false})));
 }
 
 Value Value::List(Items items) { return MakeSequence(SequenceType::kList, std::move(items)); }
@@ -90,6 +96,13 @@ Value Value::Tuple(Items items) { return MakeSequence(SequenceType::kTuple, std:
 Value Value::MakeIterator(Items items) {
   const int depth = DepthOf(items);
   return Value(Rep(std::make_shared<Iterator>(Iterator{std::move(items), 0, depth})));
+}
+
+Value Value::MakeGroup(Value grouper, Value list) {
+  Items items = {std::move(grouper), std::move(list)};
+  const int depth = DepthOf(items);
+  return Value(
+      Rep(std::make_shared<const Sequence>(Sequence{SequenceType::kTuple, std::move(items), {}, depth, true})));
 }
 
 Value Value::Map(Entries entries) {

@@ -73,6 +73,8 @@ class Value {
   static Value Tuple(Items items);
   static Value MakeSequence(SequenceType type, Items items, std::string repr = {});
   static Value MakeIterator(Items items);
+  // A tuple (grouper, list) whose parts also have these names.
+  static Value MakeGroup(Value grouper, Value list);
   static Value FromObject(Object* object) { return Value(Rep(object)); }  // does not own it
 
   Kind kind() const { return static_cast<Kind>(rep_.index()); }
@@ -122,6 +124,7 @@ struct Sequence {
   Value::Items items;
   std::string repr;  // of a range, whose elements do not tell how it was written
   int depth = 1;
+  bool is_group = false;  // made by MakeGroup
 };
 
 struct Dict {
