@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "offgraph/cache/error.h"
 
@@ -30,23 +31,39 @@ std::optional<int64_t> Literal(const Instruction& instruction, std::string_view 
   const Field* field = FindField(instruction, name);
   if (field == nullptr) return std::nullopt;
   if (const auto* number = std::get_if<int64_t>(&field->value)) return *number;
-  const auto* operand = std::get_if<IntOperand>(&field->value);
-  const auto* literal = operand != nullptr ? std::get_if<int64_t>(&operand->value) : nullptr;
+  const int64_t* literal = nullptr;
+  if (const auto* operand = std::get_if<IntOperand>(&field->value)) literal = std::get_if<int64_t>(&operand->value);
+  if (const auto* index = std::get_if<IndexOperand>(&field->value)) literal = std::get_if<int64_t>(&index->value);
   return literal != nullptr ? std::optional(*literal) : std::nullopt;
 }
 
-// What an op does to the list of rows: nothing, or a slice. Absent: something else.
+// What an op does to a tensor of rows.
+enum class Move : uint8_t {
+  kNone,
+  kSlice,      // takes a slice of the first axis
+  kAddAxis,    // puts an axis of one in front
+  kTakeFirst,  // takes element 0 of the first axis
+  kReshape     // changes the rank in another way, and keeps the order of the elements
+};
 struct Effect {
-  std::optional<PositionSlice> slice;
-  bool changes_rank = false;
+  Move move = Move::kNone;
+  PositionSlice slice;
 };
 
+// Absent: something else.
 std::optional<Effect> EffectOf(const Instruction& instruction) {
   static constexpr std::array<std::string_view, 2> kKeepRank = {"ContiguousNode", "IdCopyNode"};
-  static constexpr std::array<std::string_view, 3> kChangeRank = {"ExpandDimsNode", "SqueezeNode", "ReshapeNode"};
+  static constexpr std::array<std::string_view, 2> kChangeRank = {"SqueezeNode", "ReshapeNode"};
   const std::string_view op = instruction.op;
   if (std::find(kKeepRank.begin(), kKeepRank.end(), op) != kKeepRank.end()) return Effect{};
-  if (std::find(kChangeRank.begin(), kChangeRank.end(), op) != kChangeRank.end()) return Effect{std::nullopt, true};
+  if (std::find(kChangeRank.begin(), kChangeRank.end(), op) != kChangeRank.end()) return Effect{Move::kReshape, {}};
+  if (op == "ExpandDimsNode") {
+    return Effect{Literal(instruction, "axis") == 0 ? Move::kAddAxis : Move::kReshape, {}};
+  }
+  if (op == "TakeNode") {
+    const bool first = Literal(instruction, "index") == 0 && Literal(instruction, "axis") == 0;
+    return first ? std::optional(Effect{Move::kTakeFirst, {}}) : std::nullopt;
+  }
   if (op == "AsTypeNode") {
     const std::optional<int64_t> type = Literal(instruction, "scalar_type");
     return type && IsInteger(static_cast<ScalarType>(*type)) ? std::optional(Effect{}) : std::nullopt;
@@ -56,9 +73,38 @@ std::optional<Effect> EffectOf(const Instruction& instruction) {
     const std::optional<int64_t> stop = Literal(instruction, "stop");
     const std::optional<int64_t> step = Literal(instruction, "step");
     if (!start || !stop || !step || *step <= 0) return std::nullopt;
-    return Effect{PositionSlice{*start, *stop, *step}};
+    return Effect{Move::kSlice, PositionSlice{*start, *stop, *step}};
   }
   return std::nullopt;
+}
+
+// The slices that the effects take of a tensor of rank `rank`, the first effect first. Absent where one of them takes
+// something else than rows: a slice of a tensor of higher rank may be one of another axis.
+std::optional<std::vector<PositionSlice>> SlicesOf(const std::vector<Effect>& effects, size_t rank) {
+  enum class Form : uint8_t { kList, kOneRow, kOther };  // [rows], [1, rows], anything
+  Form form = rank == 1 ? Form::kList : Form::kOther;
+  std::vector<PositionSlice> slices;
+  for (const Effect& effect : effects) {
+    switch (effect.move) {
+      case Move::kNone:
+        break;
+      case Move::kSlice:
+        if (form != Form::kList) return std::nullopt;
+        slices.push_back(effect.slice);
+        break;
+      case Move::kAddAxis:
+        form = form == Form::kList ? Form::kOneRow : Form::kOther;
+        break;
+      case Move::kTakeFirst:
+        if (form != Form::kOneRow) return std::nullopt;
+        form = Form::kList;
+        break;
+      case Move::kReshape:
+        form = Form::kOther;
+        break;
+    }
+  }
+  return slices;
 }
 
 std::optional<PositionSource> Trace(const Graph& graph, const Chain& chain, size_t node) {
@@ -74,21 +120,15 @@ std::optional<PositionSource> Trace(const Graph& graph, const Chain& chain, size
     tid = UseOf(chain[*writer]).reads.front();
     before = *writer;
   }
-  PositionSource source;
   const auto input = std::find_if(graph.inputs.begin(), graph.inputs.end(), [&](const Slot& slot) {
     return slot.kind == SlotKind::kTensor && slot.index == tid.index;
   });
   const TensorMeta* meta = graph.Meta(tid);
   if (input == graph.inputs.end() || meta == nullptr || !IsInteger(meta->type)) return std::nullopt;
-  source.input = static_cast<size_t>(input - graph.inputs.begin());
-  // A slice of a list is a slice of the rows; of a tensor of higher rank it may be one of another axis.
-  bool is_list = meta->shape.size() == 1;
-  for (size_t i = effects.size(); i-- > 0;) {
-    if (effects[i].slice && !is_list) return std::nullopt;
-    if (effects[i].slice) source.slices.push_back(*effects[i].slice);
-    is_list = is_list && !effects[i].changes_rank;
-  }
-  return source;
+  std::reverse(effects.begin(), effects.end());
+  std::optional<std::vector<PositionSlice>> slices = SlicesOf(effects, meta->shape.size());
+  if (!slices) return std::nullopt;
+  return PositionSource{static_cast<size_t>(input - graph.inputs.begin()), std::move(*slices)};
 }
 
 template <typename T>
