@@ -47,7 +47,7 @@ function(offgraph_find_executorch)
   set(executorch_DIR ${OFFGRAPH_DEPS}/executorch/share/cmake)
   find_package(executorch CONFIG REQUIRED)
   offgraph_dependency(executorch INCLUDES ${EXECUTORCH_INCLUDE_DIRS}
-                      LIBRARIES ${EXECUTORCH_RUNTIME_LIBRARY_DIR}/libexecutorch.so
+                      LIBRARIES ${OFFGRAPH_DEPS}/executorch/lib/libexecutorch.so
                       DEFINITIONS ${EXECUTORCH_COMPILE_DEFINITIONS})
 endfunction()
 

@@ -49,12 +49,16 @@ et::Error ToExecuTorch(ErrorCode code) {
   return et::Error::Internal;
 }
 
-// ExecuTorch's log cuts a message at 256 bytes: longer ones are written in pieces.
+// ExecuTorch's log cuts a message at 256 bytes: longer ones are written in pieces, cut between words.
 void Log(const std::string& message) {
   constexpr size_t kPiece = 200;
-  for (size_t begin = 0; begin < message.size(); begin += kPiece) {
-    const std::string piece = message.substr(begin, kPiece);
-    ET_LOG(Error, "%s%s", begin == 0 ? "offgraph: " : "... ", piece.c_str());
+  for (size_t begin = 0; begin < message.size();) {
+    size_t end = std::min(begin + kPiece, message.size());
+    const size_t space = message.rfind(' ', end);
+    if (end < message.size() && space != std::string::npos && space > begin) end = space;
+    const std::string piece = message.substr(begin, end - begin);
+    ET_LOG(Error, "%s%s", begin == 0 ? "offgraph: " : "...", piece.c_str());
+    begin = end;
   }
 }
 

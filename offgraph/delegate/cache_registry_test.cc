@@ -212,6 +212,7 @@ TEST(CacheRegistry, ANameReachesACacheAfterOthersAreLoaded) {
 TEST(CacheRegistry, ThreadsMayDefineLoadAndReadAtOnce) {
   CacheRegistry registry;
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&registry, t] {
       const std::string key = "key" + std::to_string(t % 2);
