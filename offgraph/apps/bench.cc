@@ -60,7 +60,9 @@ struct Figure {
 class Bench {
  public:
   explicit Bench(const BenchFlags& flags)
-      : flags_(flags), model_(OpenModel(flags.model, false)), session_(model_, CacheFor(flags, model_->info())) {
+      : flags_(flags),
+        model_(OpenModel(flags.model, {.with_text = false})),
+        session_(model_, CacheFor(flags, model_->info())) {
     for (const int64_t tokens : flags.prefill) prefill_.push_back({tokens, {}, 0});
     for (const int64_t depth : flags.depth) decode_.push_back({depth, {}, 0});
     // Pages of the file are read, and work buffers made, by the first step.
@@ -106,8 +108,6 @@ class Bench {
     for (const int64_t tokens : flags.prefill) needed = std::max(needed, tokens);
     for (const int64_t depth : flags.depth) needed = std::max(needed, depth + flags.decode);
     if (options.capacity == 0) options.capacity = info.off_graph ? needed : info.max_context;
-    // Decoding is measured from the same depth again and again.
-    options.rewind_reserve = flags.decode;
     return options;
   }
 
@@ -125,7 +125,7 @@ class Bench {
     session_.Reset();
     const std::vector<llm::TokenId> tokens = Tokens(figure.size);
     const Stopwatch watch;
-    session_.Append(tokens, {.stop = Interrupted, .progress = {}});
+    session_.Append(tokens, {.stop = Interrupted});
     figure.tokens_per_s.push_back(static_cast<double>(figure.size) / watch.seconds());
   }
 
@@ -133,19 +133,19 @@ class Bench {
     const std::vector<llm::TokenId> tokens = Tokens(figure.size + 1);
     session_.Reset();
     if (figure.size > 0) {
-      session_.Append(std::span(tokens).first(static_cast<size_t>(figure.size)), {.stop = Interrupted, .progress = {}});
+      session_.Append(std::span(tokens).first(static_cast<size_t>(figure.size)), {.stop = Interrupted});
     }
     llm::TokenId token = tokens.back();
-    double bytes = 0;
+    int64_t first_bytes = 0;
     const Stopwatch watch;
     for (int64_t i = 0; i < flags_.decode; ++i) {
       session_.Push(token);
-      const std::span<const float> logits = session_.Logits({.stop = Interrupted, .progress = {}});
+      const std::span<const float> logits = session_.Logits({.stop = Interrupted});
       token = static_cast<llm::TokenId>(std::ranges::max_element(logits) - logits.begin());
-      bytes += static_cast<double>(session_.memory().in_use);
+      if (i == 0) first_bytes = session_.memory().in_use;
     }
     figure.tokens_per_s.push_back(static_cast<double>(flags_.decode) / watch.seconds());
-    figure.kv_bytes = bytes / static_cast<double>(flags_.decode);
+    figure.kv_bytes = static_cast<double>(first_bytes + session_.memory().in_use) / 2;
   }
 
   Json ToJson(const program::StepCost& cost) const {
@@ -234,11 +234,13 @@ Command AddBench(CLI::App& parent) {
   command->add_option("--prefill", flags->prefill, "Prompts to compute, by length")
       ->type_name("TOKENS,...")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   command->add_option("--depth", flags->depth, "Depths to decode at: tokens that are in the cache already")
       ->type_name("TOKENS,...")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->capture_default_str()
       ->check(tokens);
   command->add_option("--decode", flags->decode, "Tokens to decode at each depth")

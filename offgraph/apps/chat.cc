@@ -36,7 +36,7 @@ class Conversation {
  public:
   explicit Conversation(const ChatFlags& flags)
       : options_(Resolve(flags.generate)),
-        session_(OpenModel(flags.model, true), flags.cache),
+        session_(OpenModel(flags.model), flags.cache),
         system_(flags.system),
         stats_(flags.stats) {
     session_.model().chat_template();  // a model without one is told of before the first question
@@ -100,7 +100,7 @@ class Conversation {
 
   llm::Reply Answer() {
     const llm::TextSink print = [](std::string_view text) { std::cout << text << std::flush; };
-    llm::Reply reply = llm::Generate(session_, options_, print, {.stop = Interrupted, .progress = {}});
+    llm::Reply reply = llm::Generate(session_, options_, print, {.stop = Interrupted});
     ++options_.seed;  // the same question asked twice may be answered in two ways
     std::cout << std::endl;
     return reply;

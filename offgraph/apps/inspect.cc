@@ -29,6 +29,7 @@ struct InspectFlags {
   llm::CacheOptions cache;
   int64_t context = 0;
   bool weights = false;
+  bool optimized = false;
   bool instructions = false;
   bool json = false;
 };
@@ -70,7 +71,7 @@ class Report {
  public:
   explicit Report(const InspectFlags& flags)
       : flags_(flags),
-        model_(OpenModel(flags.model, false)),
+        model_(OpenModel(flags.model, {.with_text = false, .optimize = flags.optimized})),
         ops_(program::CountOps(*model_->program())),
         weights_(program::ListWeights(*model_->program())),
         buffers_(program::ListBuffers(*model_->program())),
@@ -215,6 +216,7 @@ Command AddInspect(CLI::App& parent) {
       ->type_name("TOKENS")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   command->add_flag("--weights", flags->weights, "List every weight");
+  command->add_flag("--optimized", flags->optimized, "Ops and weights as they run, not as they are in the file");
   command->add_flag("--instructions", flags->instructions, "List every instruction");
   AddJsonFlag(*command, flags->json);
   AddCacheFlags(*command, flags->cache);

@@ -47,9 +47,10 @@ void AddModelFlags(CLI::App& command, ModelFlags& flags, bool with_text) {
       ->check(CLI::Range(1, 4096));
 }
 
-std::shared_ptr<const llm::Model> OpenModel(const ModelFlags& flags, bool with_text) {
+std::shared_ptr<const llm::Model> OpenModel(const ModelFlags& flags, llm::ModelOptions options) {
   if (flags.threads > 0) kernels::ThreadPool::SetDefaultThreads(static_cast<size_t>(flags.threads));
-  return llm::Model::Open(flags.model, {.tokenizer = flags.tokenizer, .with_text = with_text});
+  options.tokenizer = flags.tokenizer;
+  return llm::Model::Open(flags.model, options);
 }
 
 void AddCacheFlags(CLI::App& command, llm::CacheOptions& options) {
@@ -122,6 +123,7 @@ void AddGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   command.add_option("--logit-bias", flags.logit_bias, "Added to the logit of a token; may be repeated")
       ->type_name("ID=X")
       ->take_all()
+      ->allow_extra_args(false)
       ->group(group);
   command.add_option("--seed", flags.seed, "Makes the choices repeatable (default: a random one)")
       ->type_name("N")

@@ -23,8 +23,8 @@ struct ModelFlags {
 };
 // MODEL and --threads; --tokenizer only where `with_text`.
 void AddModelFlags(CLI::App& command, ModelFlags& flags, bool with_text);
-// Sets the threads, then opens the model.
-std::shared_ptr<const llm::Model> OpenModel(const ModelFlags& flags, bool with_text);
+// Sets the threads, then opens the model; `options.tokenizer` is taken from the flags.
+std::shared_ptr<const llm::Model> OpenModel(const ModelFlags& flags, llm::ModelOptions options = {});
 
 // --capacity, --kv-dtype, --window, --sinks, --initial-capacity, --prefill-chunk, --kv-memory.
 void AddCacheFlags(CLI::App& command, llm::CacheOptions& options);

@@ -61,7 +61,7 @@ void PrintStatistics(const llm::Reply& reply, size_t prompt_tokens, double prefi
 int Run(const RunFlags& flags) {
   const llm::GenerateOptions options = Resolve(flags.generate);
   const std::string prompt = Prompt(flags);
-  const std::shared_ptr<const llm::Model> model = OpenModel(flags.model, true);
+  const std::shared_ptr<const llm::Model> model = OpenModel(flags.model);
   const std::vector<llm::TokenId> tokens = PromptTokens(*model, flags, prompt);
   llm::Session session(model, flags.cache);
 
@@ -74,8 +74,7 @@ int Run(const RunFlags& flags) {
   const double prefill_seconds = prefill.seconds();
   if (flags.echo && !flags.json) std::cout << prompt << std::flush;
   const llm::TextSink print = [](std::string_view text) { std::cout << text << std::flush; };
-  const llm::Reply reply =
-      llm::Generate(session, options, flags.json ? llm::TextSink() : print, {.stop = Interrupted, .progress = {}});
+  const llm::Reply reply = llm::Generate(session, options, flags.json ? llm::TextSink() : print, {.stop = Interrupted});
   if (flags.json) {
     PrintJson({{"text", reply.text},
                {"tokens", reply.tokens},
@@ -109,7 +108,7 @@ Command AddRun(CLI::App& parent) {
   command->add_flag("--echo", flags->echo, "Print the prompt in front of the text");
   command->add_flag("-q,--quiet", flags->quiet, "No statistics on standard error");
   AddJsonFlag(*command, flags->json);
-  flags->generate.options.max_tokens = 256;
+  flags->generate.options.max_tokens = 255;  // 256 with the token that an empty prompt starts from
   AddGenerateFlags(*command, flags->generate);
   AddCacheFlags(*command, flags->cache);
   return {command, [flags] { return Run(*flags); }};

@@ -14,11 +14,11 @@
 namespace offgraph::llm {
 
 struct GenerateOptions {
-  SamplerOptions sampler;
-  uint64_t seed = 0;              // of the random source; not used where the temperature is 0
-  int64_t max_tokens = 0;         // 0: until the cache is full
-  std::vector<std::string> stop;  // texts that end the reply; they are not part of it
-  bool ignore_end = false;        // the model's end tokens are tokens like others
+  SamplerOptions sampler{};
+  uint64_t seed = 0;                // of the random source; not used where the temperature is 0
+  int64_t max_tokens = 0;           // 0: until the cache is full
+  std::vector<std::string> stop{};  // texts that end the reply; they are not part of it
+  bool ignore_end = false;          // the model's end tokens are tokens like others
 };
 
 enum class StopReason : uint8_t { kEndToken, kStopString, kTokenLimit, kCacheFull, kCancelled };

@@ -16,7 +16,12 @@ using ::testing::EndsWith;
 using ::testing::StartsWith;
 
 const std::string kModel = std::string(OFFGRAPH_MODELS) + "/stories260K";
-constexpr SamplerOptions kGreedy = {.temperature = 0};
+SamplerOptions WithTemperature(double temperature) {
+  SamplerOptions options;
+  options.temperature = temperature;
+  return options;
+}
+const SamplerOptions kGreedy = WithTemperature(0);
 
 std::shared_ptr<const Model> Stories() {
   static const std::shared_ptr<const Model> model = Model::Open(kModel);
@@ -38,7 +43,7 @@ std::unique_ptr<Session> Start(const CacheOptions& options = {}) {
 TEST(GenerateTest, TellsTheStoryThatItsAuthorsPublish) {
   std::string streamed;
   const Reply reply =
-      Generate(*Start(), {.sampler = kGreedy, .max_tokens = 256}, [&](std::string_view text) { streamed += text; });
+      Generate(*Start(), {.sampler = kGreedy, .max_tokens = 255}, [&](std::string_view text) { streamed += text; });
   EXPECT_EQ(reply.text + "\n", Story());
   EXPECT_EQ(streamed, reply.text);
 }
@@ -71,13 +76,13 @@ TEST(GenerateTest, TheReplyContinuesThePromptsText) {
 
 TEST(GenerateTest, StopStringsAlsoAcrossTokens) {
   for (const std::string stop : {"big, red", "g, r", "y. She lo", "a"}) {
-    const Reply reply = Generate(*Start(), {.sampler = kGreedy, .max_tokens = 256, .stop = {"zzz", stop}});
+    const Reply reply = Generate(*Start(), {.sampler = kGreedy, .max_tokens = 255, .stop = {"zzz", stop}});
     const std::string story = Story();
     EXPECT_EQ(reply.reason, StopReason::kStopString);
     EXPECT_EQ(reply.text, story.substr(0, story.find(stop))) << stop;
   }
   // What only begins a stop string is text.
-  const Reply reply = Generate(*Start(), {.sampler = kGreedy, .max_tokens = 256, .stop = {"help you."}});
+  const Reply reply = Generate(*Start(), {.sampler = kGreedy, .max_tokens = 255, .stop = {"help you."}});
   EXPECT_EQ(reply.reason, StopReason::kTokenLimit);
   EXPECT_THAT(reply.text, EndsWith("help you"));
 }
@@ -126,13 +131,13 @@ TEST(GenerateTest, CancelKeepsWhatWasSaid) {
   EXPECT_EQ(streamed, reply.text);
   EXPECT_THAT(Story(), StartsWith(reply.text));
   EXPECT_GT(steps, 0);
-  const Reply rest = Generate(*session, {.sampler = kGreedy, .max_tokens = 246});
+  const Reply rest = Generate(*session, {.sampler = kGreedy, .max_tokens = 245});
   EXPECT_EQ(reply.text + rest.text + "\n", Story());
 }
 
 TEST(GenerateTest, SeedsRepeatAndDiffer) {
   const auto tokens = [](uint64_t seed) {
-    return Generate(*Start(), {.sampler = {.temperature = 1}, .seed = seed, .max_tokens = 30}).tokens;
+    return Generate(*Start(), {.sampler = WithTemperature(1), .seed = seed, .max_tokens = 30}).tokens;
   };
   EXPECT_EQ(tokens(1), tokens(1));
   EXPECT_NE(tokens(1), tokens(2));
@@ -141,7 +146,7 @@ TEST(GenerateTest, SeedsRepeatAndDiffer) {
 TEST(GenerateTest, RefusesOptionsBeforeItComputes) {
   const auto session = Start();
   const int64_t computed = session->stats().computed;
-  for (const GenerateOptions& options : {GenerateOptions{.sampler = {.temperature = -1}},
+  for (const GenerateOptions& options : {GenerateOptions{.sampler = WithTemperature(-1)},
                                          GenerateOptions{.max_tokens = -1}, GenerateOptions{.stop = {""}}}) {
     EXPECT_THROW(Generate(*session, options), Error);
   }

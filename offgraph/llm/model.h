@@ -23,9 +23,11 @@ using TokenId = int32_t;
 struct ModelOptions {
   // tokenizer.json, or a folder that holds it; empty: beside the program. chat_template.jinja, tokenizer_config.json,
   // generation_config.json and config.json are read from the same folder.
-  std::string tokenizer;
+  std::string tokenizer{};
   // False: the program alone is wanted (a benchmark, an inspection); no file beside it is read.
   bool with_text = true;
+  // False: the program runs op by op, as the exporter wrote it (to look into a file, or to compare).
+  bool optimize = true;
 };
 
 // What the program says about itself, through its constant methods (in parentheses) and its declared shapes.
@@ -72,7 +74,7 @@ class Model {
 
  private:
   Model() = default;
-  void OpenProgram(const std::string& file);
+  void OpenProgram(const std::string& file, bool optimize);
   void ReadCacheLayout();
   void OpenText(const std::string& file, const std::string& tokenizer);
   void FindSpecialTokens();

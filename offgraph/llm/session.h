@@ -51,9 +51,9 @@ struct CacheOptions {
 struct StepControl {
   // Asked between steps and while one is prepared, on the calling thread; true ends the call with Error(kCancelled).
   // May be empty. It may look at a flag that another thread or a signal sets.
-  std::function<bool()> stop;
+  std::function<bool()> stop{};
   // Called after each step with the tokens computed so far and in all; may be empty.
-  std::function<void(int64_t done, int64_t total)> progress;
+  std::function<void(int64_t done, int64_t total)> progress{};
 };
 
 struct SessionStats {

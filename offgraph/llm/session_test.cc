@@ -117,7 +117,7 @@ TEST_P(SessionSetups, LogitsDependOnTheTokensAlone) {
       }
       case 4: {
         int steps = static_cast<int>(random() % 3);
-        const StepControl cancel = {.stop = [&] { return steps-- == 0; }, .progress = {}};
+        const StepControl cancel = {.stop = [&] { return steps-- == 0; }};
         const auto prompt = RandomTokens(random, 60);
         try {
           session.SetTokens(prompt, cancel);
@@ -204,7 +204,7 @@ TEST(SessionTest, CancelKeepsTheSequenceAndWhatWasComputedForIt) {
   const auto before = Copy(session.Logits());
   for (int steps = 0; steps < 6; ++steps) {
     int left = steps;
-    const Error error = Thrown([&] { session.Append(more, {.stop = [&] { return left-- == 0; }, .progress = {}}); });
+    const Error error = Thrown([&] { session.Append(more, {.stop = [&] { return left-- == 0; }}); });
     EXPECT_EQ(error.code(), ErrorCode::kCancelled);
     EXPECT_EQ(session.tokens(), first);
     EXPECT_EQ(session.cached(), 20);

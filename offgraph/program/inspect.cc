@@ -15,10 +15,12 @@ WeightInfo Describe(const Graph& graph, uint32_t slot) {
   for (const NamedSlot& named : graph.names) {
     if (named.slot.kind == SlotKind::kTensor && named.slot.index == slot) info.name = named.name;
   }
-  const TensorMeta& meta = *graph.Meta({slot});
-  info.type = meta.type;
-  info.bytes = SizeOf(meta.type);
-  for (const TensorMeta::Dim& dim : meta.shape) {
+  // What the optimizer has the init chain compute is not in the file, and has no declaration.
+  const TensorMeta* meta = graph.Meta({slot});
+  if (meta == nullptr) return info;
+  info.type = meta->type;
+  info.bytes = SizeOf(meta->type);
+  for (const TensorMeta::Dim& dim : meta->shape) {
     info.shape.push_back(dim.min);
     info.bytes *= dim.min;
   }
