@@ -212,12 +212,20 @@ TEST(Json, ReadsWhatItWrites) {
   EXPECT_EQ(Render("{{ x }}", {{"x", ParseJson(R"({"a": 1, "b": 2, "a": 3})")}}), "{'a': 3, 'b': 2}");
 }
 
+// tokenizer_config.json of many models has a model_max_length of 10^30.
+TEST(Json, IntegersBeyond64BitsBecomeFloating) {
+  for (const std::string& text : {std::string("9223372036854775808"), std::string("-9223372036854775809"),
+                                  std::string("1000000000000000019884624838656")}) {
+    EXPECT_EQ(Render("{{ x is float }}", {{"x", ParseJson(text)}}), "True") << text;
+  }
+  EXPECT_EQ(Render("{{ x is integer }}", {{"x", ParseJson("9223372036854775807")}}), "True");
+}
+
 TEST(Json, RefusesWhatItCannotHold) {
-  for (const std::string& text :
-       {std::string(""), std::string("{"), std::string("[1,]"), std::string("{\"a\" 1}"), std::string("nul"),
-        std::string("\"\xff\""), std::string("\"\\ud800\""), std::string("[1] 2"), std::string("9223372036854775808"),
-        std::string("-9223372036854775809"), std::string("1") + std::string(400, '0'), std::string("1e999"),
-        std::string(100000, '['), std::string(300, '[') + std::string(300, ']')}) {
+  for (const std::string& text : {std::string(""), std::string("{"), std::string("[1,]"), std::string("{\"a\" 1}"),
+                                  std::string("nul"), std::string("\"\xff\""), std::string("\"\\ud800\""),
+                                  std::string("[1] 2"), std::string("1") + std::string(400, '0'), std::string("1e999"),
+                                  std::string(100000, '['), std::string(300, '[') + std::string(300, ']')}) {
     try {
       ParseJson(text);
       ADD_FAILURE() << text.substr(0, 40);

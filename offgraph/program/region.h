@@ -26,6 +26,12 @@ struct RegionAttendNode {
   bytes::LayerGeometry geometry;
 };
 
+// An input that a region loads, [..., T, width] of a floating type.
+struct RegionLoad {
+  size_t input = 0;
+  int64_t width = 0;
+};
+
 // A look-up of a region: its index input must hold numbers in [0, rows).
 struct RegionIndex {
   size_t input = 0;
@@ -37,6 +43,7 @@ struct LoweredRegion {
   std::vector<Tid> inputs;  // what Region::Run takes, in order
   std::vector<RegionAttendNode> attends;
   std::vector<RegionIndex> indices;
+  std::vector<RegionLoad> loads;
   std::vector<Vid> token_counts;  // value slots that must hold the step's token count
 };
 

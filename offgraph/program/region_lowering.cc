@@ -48,6 +48,24 @@ std::vector<float> FloatsOf(const mx::array& array) {
   return {floats.data<float>(), floats.data<float>() + floats.size()};
 }
 
+// The columns of a quantized matrix [rows, columns]; refuses one that no kernel knows or whose parts do not fit.
+int64_t QuantizedColumns(const mx::array& w, const mx::array& scales, const mx::array& biases, int bits, int group) {
+  if (!kernels::IsQuantizedBits(bits) || group <= 0 || group % 32 != 0)
+    throw NotLowered{"the quantization has no kernel"};
+  for (const mx::array* array : {&w, &scales, &biases}) {
+    if (array->ndim() != 2 || !array->flags().row_contiguous || array->shape(0) != w.shape(0)) {
+      throw NotLowered{"the quantized weight is not a plain matrix"};
+    }
+  }
+  const int64_t columns = int64_t{w.shape(1)} * 32 / bits;
+  const bool fits = columns % group == 0 && columns * bits == int64_t{w.shape(1)} * 32 &&
+                    scales.shape(1) == columns / group && biases.shape(1) == columns / group;
+  if (w.dtype() != mx::uint32 || !fits) throw NotLowered{"codes, scales and biases do not fit each other"};
+  RoundOf(scales.dtype());
+  RoundOf(biases.dtype());
+  return columns;
+}
+
 class Lowering {
  public:
   Lowering(const Graph& graph, const Frame& frame, int64_t tokens) : graph_(graph), frame_(frame), tokens_(tokens) {}
@@ -105,6 +123,7 @@ class Lowering {
   }
   size_t IndexInput(Tid tid, int64_t rows);
   RegionValue AngleTable(Tid tid, int64_t dim);
+  LinearWeights WeightsOf(const Instruction& i, int64_t dim) const;
   int64_t Resolve(const IntOperand& operand);
   static int64_t RankOf(const Value& value) { return value.layout == Layout::kRows ? 3 : 4; }
   static void RequireLastAxis(const Instruction& i, const Value& value) {
@@ -196,15 +215,10 @@ void Lowering::QuantizedEmbedding(const Instruction& i) {
   const mx::array biases = Constant(TidOf(i, "biases"));
   const auto bits = static_cast<int>(*IntOf(i, "bits"));
   const auto group = static_cast<int>(*IntOf(i, "group_size"));
-  for (const mx::array* array : {&w, &scales, &biases}) {
-    if (array->ndim() != 2 || !array->flags().row_contiguous) throw NotLowered{"the table is not a plain matrix"};
-  }
-  if (!kernels::IsQuantizedBits(bits) || group % 32 != 0) throw NotLowered{"the quantization has no kernel"};
+  const int64_t width = QuantizedColumns(w, scales, biases, bits, group);
   const std::optional<int64_t> declared = IntOf(i, "dtype");
   const mx::Dtype type = declared ? ToMlx(static_cast<ScalarType>(*declared)) : scales.dtype();
-  RoundOf(scales.dtype());
   if (biases.dtype() != scales.dtype() || type != scales.dtype()) throw NotLowered{"the table's types differ"};
-  const int64_t width = int64_t{w.shape(1)} * 32 / bits;
   const size_t input = IndexInput(*TidOf(i, "index"), w.shape(0));
   const kernels::DType round = RoundOf(type);
   const auto matrix = [](const mx::array& a) {
@@ -238,30 +252,49 @@ void Lowering::Norm(const Instruction& i) {
   Out(i, {out, x.layout, type});
 }
 
-void Lowering::Linears(const Instruction& i) {
-  const Value& x = In(i, "x");
-  if (x.layout != Layout::kRows) throw NotLowered{"the input has heads"};
+// The weights of a linear layer; refuses those that do not fit an input of `dim` columns.
+LinearWeights Lowering::WeightsOf(const Instruction& i, int64_t dim) const {
   LinearWeights linear;
-  linear.bits = i.op == "QuantizedLinears" ? static_cast<int>(*IntOf(i, "bits")) : 0;
-  linear.group_size = linear.bits > 0 ? static_cast<int>(*IntOf(i, "group_size")) : 0;
-  mx::Dtype type = x.type;
+  const bool quantized = i.op == "QuantizedLinears";
+  linear.bits = quantized ? static_cast<int>(*IntOf(i, "bits")) : 0;
+  linear.group_size = quantized ? static_cast<int>(*IntOf(i, "group_size")) : 0;
+  linear.fast = FlagOf(i, "fast");
   for (const auto& [field, list] :
        {std::pair("weights", &linear.weights), {"scales", &linear.scales}, {"biases", &linear.biases}}) {
-    for (Tid tid : TidsOf(i, field)) {
-      const mx::array& array = Constant(tid);
-      if (!array.flags().row_contiguous) throw NotLowered{"a weight is not contiguous"};
+    for (Tid tid : TidsOf(i, field)) list->push_back(Constant(tid));
+  }
+  for (size_t n = 0; n < linear.weights.size(); ++n) {
+    const mx::array& w = linear.weights[n];
+    if (quantized) {
+      const int64_t columns = QuantizedColumns(w, linear.scales[n], linear.biases[n], linear.bits, linear.group_size);
+      if (columns != dim) throw NotLowered{"a weight does not fit its input"};
+      continue;
+    }
+    RoundOf(w.dtype());
+    if (w.ndim() != 2 || w.shape(1) != dim || !w.flags().row_contiguous) {
+      throw NotLowered{"a weight does not fit its input"};
+    }
+    if (linear.biases.empty()) continue;
+    const mx::array& bias = linear.biases[n];
+    RoundOf(bias.dtype());
+    if (bias.ndim() != 1 || bias.shape(0) != w.shape(0)) throw NotLowered{"a bias does not fit its weight"};
+  }
+  return linear;
+}
+
+void Lowering::Linears(const Instruction& i) {
+  const Value x = In(i, "x");
+  if (x.layout != Layout::kRows) throw NotLowered{"the input has heads"};
+  LinearWeights linear = WeightsOf(i, x.at.dim);
+  mx::Dtype type = x.type;
+  for (const std::vector<mx::array>* list : {&linear.weights, &linear.scales, &linear.biases}) {
+    for (const mx::array& array : *list) {
       if (array.dtype() != mx::uint32) type = mx::promote_types(type, array.dtype());
-      list->push_back(array);
     }
   }
   linear.round = RoundOf(type);
-  linear.fast = FlagOf(i, "fast");
   int64_t width = 0;
-  for (const mx::array& w : linear.weights) {
-    const int64_t k = linear.bits > 0 ? int64_t{w.shape(1)} * 32 / linear.bits : w.shape(1);
-    if (w.ndim() != 2 || k != x.at.dim) throw NotLowered{"a weight does not fit its input"};
-    width += w.shape(0);
-  }
+  for (const mx::array& w : linear.weights) width += w.shape(0);
   const RegionValue all = builder_.Linear(x.at, width, MakeLinear(linear));
   const std::vector<Tid> outs = TidsOf(i, "outs");
   int64_t column = 0;
@@ -275,19 +308,24 @@ void Lowering::Linears(const Instruction& i) {
 // cos or sin, [1, T, dim] or [1, 1, T, dim] from outside, loaded once however many layers use it.
 RegionValue Lowering::AngleTable(Tid tid, int64_t dim) {
   const auto found = angle_tables_.find(tid.index);
-  if (found != angle_tables_.end()) return found->second;
+  if (found != angle_tables_.end()) {
+    if (found->second.dim != dim) throw NotLowered{"heads of two sizes share one table of angles"};
+    return found->second;
+  }
   if (values_.contains(tid.index)) throw NotLowered{"the angles are values of the region"};
   const mx::array& table = frame_.Get(tid);
   RoundOf(table.dtype());
   if (static_cast<int64_t>(table.size()) != tokens_ * dim || table.shape(-1) != dim || table.shape(-2) != tokens_) {
     throw NotLowered{"the angles are not [T, head size]"};
   }
+  result_->loads.push_back({Input(tid), dim});
   return angle_tables_[tid.index] = builder_.Load(Input(tid), 1, dim);
 }
 
 void Lowering::Rotary(const Instruction& i) {
   const Value x = In(i, "x");
   if (x.layout != Layout::kHeadsTokens) throw NotLowered{"the axes are not [1, heads, T, head size]"};
+  if (x.at.dim % 2 != 0) throw NotLowered{"an odd head size"};
   const Tid cos = *TidOf(i, "cos");
   const Tid sin = *TidOf(i, "sin");
   const RegionValue cos_table = AngleTable(cos, x.at.dim);
@@ -375,12 +413,13 @@ void Lowering::Reshape(const Instruction& i) {
   const auto* operands = std::get_if<std::vector<IntOperand>>(&field->value);
   std::vector<int64_t> shape;
   for (const IntOperand& operand : *operands) shape.push_back(Resolve(operand));
-  int64_t known = 1;
-  for (int64_t dim : shape) known *= dim == -1 ? 1 : dim;
-  for (int64_t& dim : shape) {
-    if (dim == -1 && known > 0) dim = tokens_ * x.at.width() / known;
-  }
   if (shape.size() < 3 || shape[0] != 1 || shape[1] != tokens_) throw NotLowered{"the shape is not [1, T, ...]"};
+  // One of the axes behind T may be left open.
+  for (size_t axis = 2; axis < shape.size(); ++axis) {
+    const int64_t other = shape.size() == 4 ? shape[5 - axis] : 1;
+    if (shape[axis] == -1 && other > 0 && x.at.width() % other == 0) shape[axis] = x.at.width() / other;
+    if (shape[axis] <= 0 || shape[axis] > x.at.width()) throw NotLowered{"the shape is not a regrouping of heads"};
+  }
   if (x.layout == Layout::kHeadsTokens) throw NotLowered{"heads lie before tokens"};
   const bool packed = x.at.heads == 1 || x.at.head_stride == x.at.dim;
   if (!packed) throw NotLowered{"the heads are apart"};
@@ -442,6 +481,7 @@ void Lowering::Split(const Instruction& i) {
 void Lowering::Concatenate(const Instruction& i) {
   std::vector<RegionValue> parts;
   const std::vector<Tid> tids = TidsOf(i, "tensors");
+  if (tids.empty()) throw NotLowered{"nothing to join"};
   std::optional<Value> first;
   for (Tid tid : tids) {
     const auto found = values_.find(tid.index);
@@ -459,9 +499,9 @@ void Lowering::Concatenate(const Instruction& i) {
 }
 
 void Lowering::Attend(const Instruction& i) {
-  const Value& q = In(i, "q");
-  const Value& k = In(i, "k");
-  const Value& v = In(i, "v");
+  const Value q = In(i, "q");
+  const Value k = In(i, "k");
+  const Value v = In(i, "v");
   for (const Value* value : {&q, &k, &v}) {
     if (value->layout != Layout::kHeadsTokens) throw NotLowered{"the axes are not [1, heads, T, head size]"};
   }

@@ -61,6 +61,17 @@ bool RegionRunner::CanRun(const Frame& frame, int64_t tokens) const {
   if (lowering_.lowered == nullptr || tokens == 0 || mx::default_device() != mx::Device::cpu) return false;
   const LoweredRegion& lowered = *lowering_.lowered;
   if (!lowered.attends.empty() && (frame.cache == nullptr || !frame.cache->fused())) return false;
+  // The shapes that lowering saw, for this step's tokens.
+  for (const RegionIndex& index : lowered.indices) {
+    const mx::array& array = frame.Get(lowered.inputs[index.input]);
+    if (static_cast<int64_t>(array.size()) != tokens || (array.dtype() != mx::int64 && array.dtype() != mx::int32)) {
+      return false;
+    }
+  }
+  for (const RegionLoad& load : lowered.loads) {
+    const mx::array& array = frame.Get(lowered.inputs[load.input]);
+    if (static_cast<int64_t>(array.size()) != tokens * load.width || !bytes::IsRegionType(array.dtype())) return false;
+  }
   return std::all_of(lowered.token_counts.begin(), lowered.token_counts.end(),
                      [&](Vid vid) { return frame.Int(vid) == tokens; });
 }

@@ -292,7 +292,7 @@ std::vector<std::string> Fixtures() {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PluginFixture, ::testing::ValuesIn(Fixtures()),
-                         [](const auto& info) { return std::filesystem::path(info.param).filename().string(); });
+                         [](const auto& one) { return std::filesystem::path(one.param).filename().string(); });
 
 }  // namespace
 }  // namespace offgraph::testing
