@@ -22,7 +22,9 @@ list(REMOVE_DUPLICATES OFFGRAPH_INSTALLED_DEPENDENCIES)
 set_target_properties(offgraph_executorch PROPERTIES EXPORT_NAME executorch)
 install(TARGETS offgraph_executorch EXPORT offgraph LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS offgraph RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-set_target_properties(offgraph offgraph_executorch PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+# Named, since CMake's INSTALL_RPATH_USE_LINK_PATH leaves out folders of the source tree, which these may be.
+set_target_properties(offgraph offgraph_executorch PROPERTIES
+  INSTALL_RPATH "${OFFGRAPH_DEPS}/mlx/lib;${OFFGRAPH_DEPS}/executorch/lib")
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/offgraph DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h" PATTERN "*-inl.h" EXCLUDE PATTERN apps EXCLUDE)
