@@ -268,8 +268,10 @@ std::variant<mx::array, AttendSpec> KvStore::Attend(int64_t layer, const mx::arr
   if (impl_->step == nullptr) impl_->LayerFor(layer, {});  // says what is wrong
   const LayerGeometry geometry = GeometryOf(layer, tokens, q, k, v);
   if (impl_->fused()) {
-    return UpdateAndAttend(impl_->JobFor(layer, geometry, options), q, k, v, options.mask,
-                           options.out_dtype.value_or(q.dtype()));
+    const mx::Dtype wanted = options.out_dtype.value_or(q.dtype());
+    const mx::Dtype written = IsRegionType(wanted) ? wanted : mx::float32;
+    mx::array out = UpdateAndAttend(impl_->JobFor(layer, geometry, options), q, k, v, options.mask, written);
+    return written == wanted ? out : mx::astype(out, wanted);
   }
   KvLayer& pools = impl_->LayerFor(layer, geometry);
   for (const bool in_v : {false, true}) {

@@ -392,6 +392,23 @@ TEST_F(KvStoreTest, AttentionThatIsEvaluatedAfterItsStepIsRefused) {
   EXPECT_THROW(mx::eval(late), Error);
 }
 
+TEST_F(KvStoreTest, ResultsComeInTheTypeThatIsAskedFor) {
+  for (const mx::Dtype type : {mx::float32, mx::float16, mx::bfloat16, mx::int8, mx::float64, mx::bool_}) {
+    KvStore store(ConfigOf(32, {{0, 0}}));
+    const cache::StepRequest request{0, 0, 7};
+    const Step step = StepAt(0, 7, 0);
+    AttendOptions options;
+    options.out_dtype = type;
+    store.Begin({&request, 1});
+    auto out = std::get<mx::array>(store.Attend(0, step.q(), step.k(), step.v(), options));
+    auto wide = std::get<mx::array>(store.Attend(0, step.q(), step.k(), step.v(), {}));
+    mx::eval(out, wide);
+    store.Commit();
+    EXPECT_EQ(out.dtype(), type);
+    EXPECT_TRUE(mx::array_equal(out, mx::astype(wide, type)).item<bool>());
+  }
+}
+
 TEST_F(KvStoreTest, SeveralNodesMayShareALayer) {
   KvStore store(ConfigOf(32, {{8, 0}}));
   const auto run = [&](int64_t count) {
