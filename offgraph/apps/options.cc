@@ -45,11 +45,14 @@ void AddModelFlags(CLI::App& command, ModelFlags& flags, bool with_text) {
   command.add_option("--threads", flags.threads, "Threads to compute with (default: the cores it may use)")
       ->type_name("N")
       ->check(CLI::Range(1, 4096));
+  command.add_flag("--exact", flags.exact,
+                   "Do not round the activations of quantized layers to 12 bits (several times slower)");
 }
 
 std::shared_ptr<const llm::Model> OpenModel(const ModelFlags& flags, llm::ModelOptions options) {
   if (flags.threads > 0) kernels::ThreadPool::SetDefaultThreads(static_cast<size_t>(flags.threads));
   options.tokenizer = flags.tokenizer;
+  options.exact = flags.exact;
   return llm::Model::Open(flags.model, options);
 }
 

@@ -102,14 +102,14 @@ const pte::DelegateInfo& FindPayload(const pte::Container& container) {
 std::shared_ptr<const Model> Model::Open(const std::string& path, const ModelOptions& options) {
   std::shared_ptr<Model> model(new Model());
   const std::string file = FindProgramFile(path);
-  model->OpenProgram(file, options.optimize);
+  model->OpenProgram(file, options);
   if (options.with_text) model->OpenText(file, options.tokenizer);
   return model;
 }
 
 Model::~Model() = default;
 
-void Model::OpenProgram(const std::string& file, bool optimize) {
+void Model::OpenProgram(const std::string& file, const ModelOptions& options) {
   container_ = pte::Container::Open(file);
   const pte::DelegateInfo& payload = FindPayload(*container_);
   const auto weights = [container = container_](std::string_view key) -> std::optional<program::WeightBytes> {
@@ -117,7 +117,7 @@ void Model::OpenProgram(const std::string& file, bool optimize) {
     if (!bytes) return std::nullopt;
     return program::WeightBytes{*bytes, container};
   };
-  program_ = program::Program::Load(payload.processed, weights, file, {.optimize = optimize});
+  program_ = program::Program::Load(payload.processed, weights, file, {.optimize = options.optimize, .exact = options.exact});
   const program::TokenInterface interface = program::ReadTokenInterface(*program_);
   info_.name = file;
   info_.vocab = interface.vocab;

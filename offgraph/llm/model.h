@@ -28,6 +28,9 @@ struct ModelOptions {
   bool with_text = true;
   // False: the program runs op by op, as the exporter wrote it (to look into a file, or to compare).
   bool optimize = true;
+  // True: quantized linear layers take activations as they are, not rounded to 12 bits (program::LoadOptions::exact).
+  // Several times slower.
+  bool exact = false;
 };
 
 // What the program says about itself, through its constant methods (in parentheses) and its declared shapes.
@@ -74,7 +77,7 @@ class Model {
 
  private:
   Model() = default;
-  void OpenProgram(const std::string& file, bool optimize);
+  void OpenProgram(const std::string& file, const ModelOptions& options);
   void ReadCacheLayout();
   void OpenText(const std::string& file, const std::string& tokenizer);
   void FindSpecialTokens();
