@@ -117,7 +117,8 @@ void Model::OpenProgram(const std::string& file, const ModelOptions& options) {
     if (!bytes) return std::nullopt;
     return program::WeightBytes{*bytes, container};
   };
-  program_ = program::Program::Load(payload.processed, weights, file, {.optimize = options.optimize, .exact = options.exact});
+  program_ =
+      program::Program::Load(payload.processed, weights, file, {.optimize = options.optimize, .exact = options.exact});
   const program::TokenInterface interface = program::ReadTokenInterface(*program_);
   info_.name = file;
   info_.vocab = interface.vocab;
