@@ -37,7 +37,7 @@ auto InFile(const fs::path& path, Work work) {
 Value ReadJson(const fs::path& path) {
   if (!fs::exists(path)) return {};
   const std::string text = ReadFile(path);
-  return InFile(path, [&] { return jinja::ParseJson(text); });
+  return InFile(path, [&] { return jinja::ParseJson(text, jinja::WideIntegers::kRound); });
 }
 
 // Adds the entries whose name ends in "_token": a text, or an object with the text in "content".

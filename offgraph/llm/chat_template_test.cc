@@ -128,7 +128,7 @@ TEST_F(ChatTemplateFiles, ReadsTokenizerConfig) {
   Write("tokenizer_config.json",
         R"({"chat_template": "{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}{{ add_bos_token is defined }}",
             "bos_token": {"content": "<b>", "lstrip": false}, "eos_token": "<e>", "pad_token": null,
-            "add_bos_token": true})");
+            "add_bos_token": true, "model_max_length": 1000000000000000019884624838656})");
   EXPECT_EQ(Show(ChatTemplate::Load(folder_)), "<b><e>FalseFalse");
   EXPECT_EQ(Show(ChatTemplate::Load(folder_ / "tokenizer_config.json")), "<b><e>FalseFalse");
 }

@@ -9,8 +9,9 @@
 //  - statements: block, extends, include, import, from, autoescape, and those of extensions;
 //  - filters: filesizeformat, forceescape, pprint, random, striptags, urlencode, urlize, wordwrap, xmlattr;
 //  - the function lipsum; integers beyond 64 bits; text that is not Unicode (lone surrogates);
+//  - methods of text that no template was seen to use (encode, translate, ...);
 //  - printing what has no lasting text in Python either (functions, generators, loops).
-// It is also bounded, see RenderLimits.
+// It is also bounded, see RenderLimits; recursion and nesting are bounded as well, far beyond what people write.
 #pragma once
 
 #include <cstdint>

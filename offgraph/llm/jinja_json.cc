@@ -169,15 +169,19 @@ class JsonWriter {
 // Builds values from nlohmann's events: its own tree would lose the order of keys and the size of integers.
 class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
+  explicit ValueBuilder(WideIntegers wide) : wide_(wide) {}
+
   bool null() override { return Add(Value()); }
   bool boolean(bool value) override { return Add(Value::Bool(value)); }
   bool number_integer(number_integer_t value) override { return Add(Value::Int(value)); }
   // Integers beyond 64 bits become floating: tokenizer_config.json has a model_max_length of 10^30 in many models.
   bool number_unsigned(number_unsigned_t value) override {
-    if (value > static_cast<number_unsigned_t>(INT64_MAX)) return Add(Value::Float(static_cast<double>(value)));
+    if (value > static_cast<number_unsigned_t>(INT64_MAX)) return AddWide(static_cast<double>(value));
     return Add(Value::Int(static_cast<int64_t>(value)));
   }
-  bool number_float(number_float_t value, const string_t& /*text*/) override { return Add(Value::Float(value)); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    return text.find_first_of(".eE") == string_t::npos ? AddWide(value) : Add(Value::Float(value));
+  }
   bool string(string_t& text) override { return Add(Value::TrustedString(std::move(text))); }
   bool binary(binary_t& /*bytes*/) override { return false; }
   bool start_object(std::size_t /*size*/) override { return Open(); }
@@ -225,6 +229,11 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
     return level;
   }
 
+  bool AddWide(double value) {
+    if (wide_ == WideIntegers::kRefuse) Refuse("an integer near " + FloatRepr(value) + " does not fit into 64 bits");
+    return Add(Value::Float(value));
+  }
+
   bool Add(Value value) {
     if (open_.empty()) {
       result_ = std::move(value);
@@ -234,6 +243,7 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
+  WideIntegers wide_;
   std::vector<Level> open_;
   Value result_;
 };
@@ -244,8 +254,8 @@ std::string ToJson(const Value& value, const JsonStyle& style, Budget& budget) {
   return JsonWriter(style, budget).Run(value);
 }
 
-Value ParseJson(std::string_view text) {
-  ValueBuilder builder;
+Value ParseJson(std::string_view text, WideIntegers wide) {
+  ValueBuilder builder(wide);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   return builder.Take();
 }

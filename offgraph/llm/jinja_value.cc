@@ -25,6 +25,11 @@ int DepthOf(const Value::Items& items) {
 
 constexpr size_t kLongestTupleKey = 1 << 16;
 
+void AppendTextKey(std::string_view key, std::string* out) {
+  *out += 's' + std::to_string(key.size()) + ':';
+  *out += key;
+}
+
 // A string that is equal for keys that Python holds for equal, and for no others.
 void AppendDictKey(const Value& key, std::string* out) {
   switch (key.kind()) {
@@ -45,7 +50,7 @@ void AppendDictKey(const Value& key, std::string* out) {
       return;
     }
     case Kind::kString:
-      *out += 's' + std::to_string(key.text().size()) + ':' + key.text();
+      AppendTextKey(key.text(), out);
       return;
     case Kind::kSequence:
       if (!key.is_sequence(SequenceType::kTuple)) break;
@@ -135,7 +140,11 @@ const Value::Items& Value::items() const { return sequence().items; }
 const std::string& Value::undefined_message() const { return *std::get<UndefinedText>(rep_).message; }
 
 const Value* Value::Find(std::string_view key) const {
-  return is(Kind::kDict) ? dict().Find(TrustedString(std::string(key))) : nullptr;
+  if (!is(Kind::kDict)) return nullptr;
+  std::string text_key;
+  AppendTextKey(key, &text_key);
+  const auto found = dict().index.find(text_key);
+  return found == dict().index.end() ? nullptr : &dict().entries[found->second].second;
 }
 
 bool Value::Truthy() const {

@@ -136,8 +136,12 @@ struct Dict {
   const Value* Find(const Value& key) const;
 };
 
+// What ParseJson does with an integer beyond 64 bits. Rounding it would change what a user wrote; configuration files
+// hold such numbers (a model_max_length of 10^30) where nobody looks at them.
+enum class WideIntegers { kRefuse, kRound };
+
 // Parses JSON text: objects keep their order, integers are 64 bits wide. Throws kBadFile with the place of the fault
 // for text that is not JSON, is nested too deep or holds an integer that is too large.
-Value ParseJson(std::string_view text);
+Value ParseJson(std::string_view text, WideIntegers wide = WideIntegers::kRefuse);
 
 }  // namespace offgraph::llm::jinja

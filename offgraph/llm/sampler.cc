@@ -1,7 +1,9 @@
 #include "offgraph/llm/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <string>
 
@@ -38,13 +40,47 @@ int32_t CheckedArgmax(std::span<const float> logits) {
   return static_cast<int32_t>(best);
 }
 
-bool IsMoreLikely(const Sampler::Candidate& a, const Sampler::Candidate& b) {
-  return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+// What exp takes for 0: from here on its result's exponent is.
+constexpr float kLowestExponent = -88.0f;
+
+// exp(x) for x in [kLowestExponent, 0], within 2 units in the last place. In plain arithmetic, so that it is the same
+// on every machine and a compiler makes as many at a time as the processor can: over a vocabulary the library's exp
+// takes as long as a layer of a small model.
+float Exp(float x) {
+  constexpr float kLog2E = 1.44269504f, kLn2High = 0.693359375f, kLn2Low = -2.12194440e-4f;
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
+  const float n = (x * kLog2E + kRounder) - kRounder;
+  const float r = x - n * kLn2High - n * kLn2Low;
+  // Minimax polynomial on [-ln 2 / 2, ln 2 / 2] (Cephes, expf).
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  return p * std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
 }
 
-// Proportional to the probability; 1 for the largest logit.
-double Weight(float logit, float largest = 0.0f) {
-  return std::exp(static_cast<double>(logit) - static_cast<double>(largest));
+// weights[i] = exp((logits[i] - largest) / temperature): 1 for the largest. Two loops, because compilers vectorize each
+// of them and not both in one.
+void Weigh(std::span<const float> logits, float largest, float temperature, std::span<float> weights) {
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float x = (logits[i] - largest) / temperature;
+    weights[i] = x > kLowestExponent ? x : kLowestExponent;
+  }
+  for (float& weight : weights) weight = Exp(weight);
+}
+
+double Sum(std::span<const float> values) {
+  // Four chains of additions, for the sake of their latency.
+  double sums[4] = {};
+  const size_t whole = values.size() / 4 * 4;
+  for (size_t i = 0; i < whole; i += 4) {
+    for (size_t j = 0; j < 4; ++j) sums[j] += static_cast<double>(values[i + j]);
+  }
+  for (size_t i = whole; i < values.size(); ++i) sums[0] += static_cast<double>(values[i]);
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 void CheckVocab(std::span<const float> logits, size_t expected) {
@@ -65,6 +101,14 @@ float KthLargest(std::span<const float> values, size_t k, std::vector<float>* he
     std::push_heap(heap->begin(), heap->end(), std::greater<>());
   }
   return heap->front();
+}
+
+// Most likely first, of equal ones the smallest id.
+void SortByLogit(std::span<const float> logits, std::vector<int32_t>* tokens) {
+  std::sort(tokens->begin(), tokens->end(), [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
 }
 
 }  // namespace
@@ -98,6 +142,7 @@ Sampler::Sampler(const SamplerOptions& options, int64_t vocab) : options_(option
                 "logit_bias names token " + std::to_string(token) + "; the vocabulary has " + std::to_string(vocab));
   }
   logits_.resize(static_cast<size_t>(vocab));
+  weights_.resize(static_cast<size_t>(vocab));
   reply_counts_.resize(static_cast<size_t>(vocab));
   seen_.resize(static_cast<size_t>(vocab));
 }
@@ -113,12 +158,11 @@ int32_t Sampler::Sample(std::span<const float> logits, const TokenHistory& histo
   const int32_t best = CheckedArgmax(logits_);
   if (options_.temperature == 0.0) return best;
 
-  // The largest becomes 0 first, so that no temperature makes a logit infinite that matters.
   const float largest = logits_[static_cast<size_t>(best)];
-  for (float& logit : logits_) {
-    logit = static_cast<float>((static_cast<double>(logit) - static_cast<double>(largest)) / options_.temperature);
-  }
-  SelectTopK();
+  const auto temperature = static_cast<float>(
+      std::clamp<double>(options_.temperature, std::numeric_limits<float>::min(), std::numeric_limits<float>::max()));
+  Weigh(logits_, largest, temperature, weights_);
+  KeepTopK();
   KeepTopP();
   KeepMinP();
   return Pick(coin);
@@ -152,51 +196,64 @@ void Sampler::Penalize(const TokenHistory& history) {
   touched_.clear();
 }
 
-// Fills kept_ with the candidates that are possible and pass top-k, by id.
-void Sampler::SelectTopK() {
-  kept_.clear();
+void Sampler::KeepTopK() {
   const auto k = static_cast<size_t>(options_.top_k);
-  const float smallest = k == 0 || k >= logits_.size() ? kImpossible : KthLargest(logits_, k, &heap_);
-  for (size_t i = 0; i < logits_.size(); ++i) {
-    if (logits_[i] >= smallest && logits_[i] > kImpossible) kept_.push_back({logits_[i], static_cast<int32_t>(i)});
-  }
+  if (k == 0 || k >= logits_.size()) return;
+  const float smallest = KthLargest(logits_, k, &heap_);
+  for (size_t i = 0; i < logits_.size(); ++i) weights_[i] = logits_[i] >= smallest ? weights_[i] : 0.0f;
 }
 
-// Orders kept_ by falling probability and cuts it off.
 void Sampler::KeepTopP() {
   if (options_.top_p >= 1.0) return;
-  double total = 0.0;
-  for (const Candidate& candidate : kept_) total += Weight(candidate.logit);
+  const double total = Sum(weights_);
   // A token that is kept has, with the n - 1 at most that come after it, more than (1 - top_p) of the mass: so it has
   // more than an n-th of that itself. What has less need not be sorted, which is nearly everything.
   constexpr double kSlack = 0.5;
-  const double least = kSlack * (1.0 - options_.top_p) * total / static_cast<double>(kept_.size());
-  const auto floor = static_cast<float>(std::log(std::max(least, std::numeric_limits<double>::min())));
-  std::erase_if(kept_, [&](const Candidate& candidate) { return candidate.logit < std::min(floor, 0.0f); });
-  std::sort(kept_.begin(), kept_.end(), IsMoreLikely);
+  const auto least = static_cast<float>(kSlack * (1.0 - options_.top_p) * total / static_cast<double>(weights_.size()));
+  candidates_.clear();
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (weights_[i] > 0.0f && weights_[i] >= least) candidates_.push_back(static_cast<int32_t>(i));
+  }
+  SortByLogit(logits_, &candidates_);
   double before = 0.0;
   size_t count = 0;
-  while (count < kept_.size() && (count == 0 || before < options_.top_p * total)) {
-    before += Weight(kept_[count++].logit);
+  while (count < candidates_.size() && (count == 0 || before < options_.top_p * total)) {
+    before += static_cast<double>(weights_[static_cast<size_t>(candidates_[count++])]);
   }
-  kept_.resize(count);
+  candidates_.resize(count);
+  heap_.clear();
+  for (const int32_t token : candidates_) heap_.push_back(weights_[static_cast<size_t>(token)]);
+  std::fill(weights_.begin(), weights_.end(), 0.0f);
+  for (size_t i = 0; i < count; ++i) weights_[static_cast<size_t>(candidates_[i])] = heap_[i];
 }
 
 void Sampler::KeepMinP() {
   if (options_.min_p == 0.0) return;
-  std::erase_if(kept_, [&](const Candidate& candidate) { return Weight(candidate.logit) < options_.min_p; });
+  const auto least = static_cast<float>(options_.min_p);
+  for (float& weight : weights_) weight = weight >= least ? weight : 0.0f;
 }
 
 int32_t Sampler::Pick(double coin) const {
-  double total = 0.0;
-  for (const Candidate& candidate : kept_) total += Weight(candidate.logit);
-  const double target = coin * total;
-  double sum = 0.0;
-  for (const Candidate& candidate : kept_) {
-    sum += Weight(candidate.logit);
-    if (sum > target) return candidate.token;
+  // Block by block first: most of the vocabulary is passed by at the speed of a sum.
+  constexpr size_t kBlock = 256;
+  const std::span<const float> weights = weights_;
+  double target = coin * Sum(weights);
+  size_t begin = 0;
+  for (; begin + kBlock < weights.size(); begin += kBlock) {
+    const double block = Sum(weights.subspan(begin, kBlock));
+    if (target < block) break;
+    target -= block;
   }
-  return kept_.back().token;  // rounding left the target at the very end
+  size_t last = 0;
+  for (size_t i = begin; i < weights.size(); ++i) {
+    if (weights[i] == 0.0f) continue;
+    target -= static_cast<double>(weights[i]);
+    if (target < 0.0) return static_cast<int32_t>(i);
+    last = i;
+  }
+  // Rounding left the target at the very end.
+  while (weights[last] == 0.0f) last = last == 0 ? weights.size() - 1 : last - 1;
+  return static_cast<int32_t>(last);
 }
 
 Logprobs ComputeLogprobs(std::span<const float> logits, int32_t chosen, int64_t top_n) {
@@ -206,26 +263,25 @@ Logprobs ComputeLogprobs(std::span<const float> logits, int32_t chosen, int64_t 
   }
   if (top_n < 0) throw Error(ErrorCode::kInvalidArgument, "top_n is " + std::to_string(top_n));
   const float largest = logits[static_cast<size_t>(CheckedArgmax(logits))];
-  double total = 0.0;
-  for (const float logit : logits) total += Weight(logit, largest);
-  const double log_total = std::log(total) + static_cast<double>(largest);
-  const auto logprob = [&](float logit) {
-    return std::max(static_cast<float>(static_cast<double>(logit) - log_total), kLowestLogprob);
+  std::vector<float> weights(logits.size());
+  Weigh(logits, largest, 1.0f, weights);
+  const double log_total = std::log(Sum(weights)) + static_cast<double>(largest);
+  const auto logprob = [&](int32_t token) {
+    const auto logit = static_cast<double>(logits[static_cast<size_t>(token)]);
+    return std::max(static_cast<float>(logit - log_total), kLowestLogprob);
   };
-  Logprobs result{{chosen, logprob(logits[static_cast<size_t>(chosen)])}, {}};
+  Logprobs result{{chosen, logprob(chosen)}, {}};
   if (top_n == 0) return result;
   const size_t count = std::min(static_cast<size_t>(top_n), logits.size());
   std::vector<float> heap;
   const float smallest = KthLargest(logits, count, &heap);
-  std::vector<Sampler::Candidate> candidates;
+  std::vector<int32_t> tokens;
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] >= smallest && logits[i] > kImpossible) candidates.push_back({logits[i], static_cast<int32_t>(i)});
+    if (logits[i] >= smallest && logits[i] > kImpossible) tokens.push_back(static_cast<int32_t>(i));
   }
-  std::sort(candidates.begin(), candidates.end(), IsMoreLikely);
-  candidates.resize(std::min(count, candidates.size()));
-  for (const Sampler::Candidate& candidate : candidates) {
-    result.top.push_back({candidate.token, logprob(candidate.logit)});
-  }
+  SortByLogit(logits, &tokens);
+  tokens.resize(std::min(count, tokens.size()));
+  for (const int32_t token : tokens) result.top.push_back({token, logprob(token)});
   return result;
 }
 

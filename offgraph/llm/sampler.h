@@ -62,26 +62,21 @@ class Sampler {
 
   const SamplerOptions& options() const { return options_; }
 
-  struct Candidate {
-    float logit;
-    int32_t token;
-  };
-
  private:
   void Penalize(const TokenHistory& history);
-  void SelectTopK();
+  void KeepTopK();
   void KeepTopP();
   void KeepMinP();
   int32_t Pick(double coin) const;
 
   SamplerOptions options_;
-  // [vocab], those of the step with bias, penalties and temperature; then the largest is 0, and the others are below.
-  std::vector<float> logits_;
+  std::vector<float> logits_;          // [vocab], of the step, with bias and penalties
+  std::vector<float> weights_;         // [vocab], proportional to the probability, 1 for the largest; 0: not kept
   std::vector<int32_t> reply_counts_;  // [vocab], all zero between calls
   std::vector<uint8_t> seen_;          // [vocab], all zero between calls
-  std::vector<int32_t> touched_;       // tokens whose entries above are not zero
-  std::vector<float> heap_;            // the k largest logits
-  std::vector<Candidate> kept_;        // tokens that may still be picked
+  std::vector<int32_t> touched_;       // tokens whose entries in these two are not zero
+  std::vector<float> heap_;
+  std::vector<int32_t> candidates_;
 };
 
 struct TokenLogprob {
