@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include "offgraph/cache/config.h"
 #include "offgraph/cache/error.h"
 
 namespace offgraph::delegate {
 namespace {
-
-// No model has more; the bookkeeping takes memory for every layer up to the highest.
-constexpr int64_t kMaxLayers = 65536;
 
 Error Invalid(const std::string& what) { return {ErrorCode::kInvalidArgument, what}; }
 
@@ -130,9 +128,9 @@ const CacheDefinition& CacheRegistry::DefinitionFor(const std::string& key, cons
                                                     const std::string& method) const {
   const int64_t first = *layers.begin();
   const int64_t last = *layers.rbegin();
-  if (first < 0 || last >= kMaxLayers) {
+  if (first < 0 || last >= cache::kMaxLayers) {
     throw Invalid(method + ": cache layers " + std::to_string(first) + " to " + std::to_string(last) +
-                  ", expected 0 to " + std::to_string(kMaxLayers - 1) + " at most");
+                  ", expected 0 to " + std::to_string(cache::kMaxLayers - 1) + " at most");
   }
   const auto entry = entries_.find(key);
   if (entry == entries_.end() || !entry->second.definition) {

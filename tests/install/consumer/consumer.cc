@@ -30,6 +30,7 @@ int main(int argc, char** argv) try {
   offgraph::bytes::KvStoreConfig config;
   config.cache.capacity = 16;
   config.cache.n_layers = static_cast<int64_t>(program->cache_layers().size());
+  config.cache.layers = {offgraph::cache::LayerConfig{}};  // full attention in all of them
   offgraph::program::Executor executor(program, std::make_shared<offgraph::bytes::KvStore>(config));
   const std::vector<Argument> arguments = {Int64Tensor({1, 1}, 1), Int64Tensor({1}, 0)};
   const auto results = executor.Run(arguments);
