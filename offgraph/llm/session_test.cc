@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
+#include <filesystem>
 #include <random>
 #include <string>
 #include <thread>
@@ -287,6 +287,32 @@ TEST(SessionTest, MemoryDoesNotGrowOverResets) {
     EXPECT_EQ(session.cached(), 0);
   }
   EXPECT_GT(reserved, 0);
+}
+
+// A model with windows of its own beside full attention: whatever was taken back, its next logits are those of a fresh
+// session, and an imposed window never widens one of the model's.
+TEST(SessionTest, AModelWithWindowsOfItsOwn) {
+  const std::string file = std::string(OFFGRAPH_SHARED) + "/fixtures/gemma3_text_fp32.pte";
+  if (!std::filesystem::exists(file)) GTEST_SKIP() << file << " is not there";
+  const auto model = Model::Open(file);
+  ASSERT_THAT(model->info().windows, ::testing::ElementsAre(8, 8, 8, 0));
+  std::mt19937 random(15);
+  std::vector<TokenId> tokens(60);
+  for (TokenId& token : tokens) token = static_cast<TokenId>(random() % 320);
+  const auto fresh = [&](size_t count, const CacheOptions& options) {
+    Session session(model, options);
+    session.Append(std::span(tokens).first(count));
+    return Copy(session.Logits());
+  };
+  Session session(model, {.max_step = 3});
+  session.Append(tokens);
+  for (const int64_t length : {59, 40, 9, 8, 1}) {
+    session.Truncate(length);
+    EXPECT_TRUE(SameBits(session.Logits(), fresh(static_cast<size_t>(length), {.max_step = 7}))) << length;
+  }
+  EXPECT_TRUE(SameBits(fresh(60, {}), fresh(60, {.window = 60})));
+  EXPECT_FALSE(SameBits(fresh(60, {}), fresh(60, {.window = 0})));
+  EXPECT_FALSE(SameBits(fresh(60, {}), fresh(60, {.window = 16})));
 }
 
 TEST(SessionTest, SessionsOnSeveralThreadsDoNotMeet) {
