@@ -7,7 +7,7 @@ set(OFFGRAPH_EXECUTORCH ${OFFGRAPH_DEPS}/executorch)
 
 find_package(Threads REQUIRED)
 include(OffgraphLibraries)
-foreach(dependency mlx executorch highway pthreadpool flatbuffers json pcre2 utf8proc cli11 edit)
+foreach(dependency mlx executorch highway flatbuffers json pcre2 utf8proc cli11 edit)
   offgraph_find_dependency(${dependency})
 endforeach()
 

@@ -55,7 +55,6 @@ LIBRARIES = (
     ),
     Library("Highway", r"hwy/.*", ("kernels",), in_headers=False),
     Library("intrinsics", r"(\w*intrin|arm_\w+|cpuid)\.h", ("kernels",), in_headers=False),
-    Library("pthreadpool", r"pthreadpool\.h", ("kernels",)),
     Library("MLX", r"mlx/.*", ("bytes", "program")),
     Library("FlatBuffers", r"flatbuffers/.*|(.*/)?\w+_generated\.h", ("program", "pte")),
     Library("ExecuTorch", r"executorch/.*", ("delegate",)),

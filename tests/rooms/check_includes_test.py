@@ -11,7 +11,7 @@ DESIGN = """# Design
 | room | what lives there | may depend on |
 | --- | --- | --- |
 | `cache` | Integers. | the standard library |
-| `kernels` | Kernels; a | in a cell is written differently. | Highway, pthreadpool |
+| `kernels` | Kernels; a | in a cell is written differently. | Highway |
 | `bytes` | Pools. | cache, kernels, MLX |
 | `program` | Payloads. | bytes, FlatBuffers |
 | `pte` | Containers. | FlatBuffers |
@@ -28,7 +28,6 @@ GOOD = {
         "<hwy/highway.h>",
         "<hwy/highway.h>@y-inl.h",
         "<immintrin.h>",
-        "<pthreadpool.h>",
         '"offgraph/kernels/y-inl.h"',
         "<benchmark/benchmark.h>@x_benchmark.cc",
         "<gtest/gtest.h>@x_test_util.cc",
@@ -139,7 +138,6 @@ class CheckIncludesTest(unittest.TestCase):
             ("cache", "sys/mman.h", "POSIX"),
             ("bytes", "hwy/highway.h", "Highway"),
             ("bytes", "immintrin.h", "intrinsics"),
-            ("bytes", "pthreadpool.h", "pthreadpool"),
             ("kernels", "mlx/array.h", "MLX"),
             ("llm", "mlx/array.h", "MLX"),
             ("delegate", "mlx/array.h", "MLX"),
