@@ -15,7 +15,7 @@
 
 #include "offgraph/kernels/linear_amx.h"
 #include "offgraph/kernels/linear_job.h"
-#include "offgraph/kernels/packed_intrinsics.h"
+#include "offgraph/kernels/packed_intrinsics-inl.h"
 #include "offgraph/kernels/packed_job.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,amx-tile,amx-int8")

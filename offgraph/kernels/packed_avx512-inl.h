@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "offgraph/kernels/packed_intrinsics.h"
+#include "offgraph/kernels/packed_intrinsics-inl.h"
 #include "offgraph/kernels/packed_job.h"
 
 namespace offgraph::kernels {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "offgraph/kernels/packed_intrinsics.h"
+#include "offgraph/kernels/packed_intrinsics-inl.h"
 #include "offgraph/kernels/packed_job.h"
 
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
