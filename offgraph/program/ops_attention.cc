@@ -44,6 +44,8 @@ mx::array Attend(const mx::array& q, const bytes::AttendSpec& spec, float scale)
   throw Error(ErrorCode::kInternal, "a mask kind that is not known");
 }
 
+bool IsAttentionType(mx::Dtype type) { return type == mx::float32 || type == mx::float16 || type == mx::bfloat16; }
+
 //   q [1, H, T, D]   k [1, Hkv, T, D]   v [1, Hkv, T, Dv]   out [1, H, T, Dv]
 // The layer and the scale have no default: a file that lacks one is refused. An absent out_dtype keeps q's type.
 Action UpdateAndAttend(const Operands& operands) {
@@ -52,6 +54,9 @@ Action UpdateAndAttend(const Operands& operands) {
   bytes::AttendOptions options;
   options.scale = operands.Float("scale");
   options.out_dtype = operands.OptionalType("out_dtype");
+  if (options.out_dtype && !IsAttentionType(*options.out_dtype)) {
+    operands.Fail("out_dtype is " + Name(FromMlx(*options.out_dtype)) + "; attention gives fp32, fp16 or bf16");
+  }
   return [q = operands.Tensor("q"), k = operands.Tensor("k"), v = operands.Tensor("v"),
           position = operands.Tensor("position"), out = operands.Tensor("out"), layer, options](Frame& frame) {
     const mx::array& queries = frame.Get(q);

@@ -82,6 +82,18 @@ TEST(PayloadTest, ScaleHasNoDefault) {
   EXPECT_THAT(Complaint(builder.Finish()), HasSubstr("scale is absent"));
 }
 
+// The cache's kernels write what they are told to: a type that is none of theirs must not reach them.
+TEST(PayloadTest, AttentionGivesFloats) {
+  for (const ScalarType type : {ScalarType::kByte, ScalarType::kLong, ScalarType::kBool, ScalarType::kDouble}) {
+    PayloadBuilder builder({.inputs = 1, .outputs = 1});
+    const fbs::Tid t0(0), t1(1);
+    builder.Emit(
+        0, fbs::OpNode_UpdateAndAttendNode,
+        fbs::CreateUpdateAndAttendNode(builder.fbb(), &t0, &t0, &t0, &t0, &t1, 0, 1.0F, static_cast<int8_t>(type)));
+    EXPECT_THAT(Complaint(builder.Finish()), HasSubstr("out_dtype is " + Name(type)));
+  }
+}
+
 TEST(PayloadTest, EveryCutIsNoticed) {
   const std::vector<std::byte> payload = AddPayload();
   ASSERT_EQ(Complaint(payload), "");
