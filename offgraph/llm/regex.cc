@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kMatchLimit = 10'000'000;
 // KiB of memory for one search that does not fit the just-in-time compiler's stack.
 constexpr uint32_t kHeapLimit = 256 * 1024;
-constexpr size_t kLongestPattern = 64 * 1024;
+constexpr size_t kLongestPattern = 65'536;
 
 template <typename T, void (*kFree)(T*)>
 struct Free {

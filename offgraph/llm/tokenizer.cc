@@ -106,7 +106,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::Load(const std::filesystem::path& pa
 
 std::shared_ptr<const Tokenizer> Tokenizer::Parse(std::string_view bytes, const std::string& name) {
   TokenizerJson json = ReadTokenizerJson(bytes, name);
-  const JsonNode root(json.tree, name);
+  const JsonNode root(*json.tree, name);
   root.AllowOnly({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                   "decoder", "model"});
   if (const std::optional<JsonNode> version = root.Find("version")) {

@@ -93,8 +93,8 @@ class Reader : public nlohmann::json_sax<json> {
   // Puts a value where the parser is, and returns it there.
   json* Place(json value) {
     if (stack_.empty()) {
-      out_->tree = std::move(value);
-      return &out_->tree;
+      out_->tree = std::make_unique<json>(std::move(value));
+      return out_->tree.get();
     }
     json& parent = *stack_.back();
     if (parent.is_array()) {

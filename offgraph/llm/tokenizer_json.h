@@ -64,7 +64,7 @@ class JsonNode {
 };
 
 struct TokenizerJson {
-  nlohmann::json tree;  // without model.vocab and model.merges
+  std::unique_ptr<nlohmann::json> tree;  // without model.vocab and model.merges
   std::shared_ptr<Vocabulary> vocabulary;
   std::vector<Merge> merges;
 };
