@@ -19,9 +19,12 @@ struct AttendJob {
   kernels::AttentionOptions options;  // the mask is filled in when the tensor is known
   int64_t layer = 0;
 
-  // Stores and attends. Faults go to the step.
+  // Stores and attends. Faults go to the step. After the step ended: writes zeros to `out` and touches no pool.
   void Run(const kernels::HeadsView& q, const kernels::HeadsView& k, const kernels::HeadsView& v,
            const kernels::MutableHeadsView& out, const kernels::MaskView& mask) const;
+
+ private:
+  void Clear(const kernels::MutableHeadsView& out) const;
 };
 
 //   q [1, n_heads, T, k_dim]   k [1, n_kv_heads, T, k_dim]   v [1, n_kv_heads, T, v_dim]

@@ -3,6 +3,7 @@
 #include <mlx/ops.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -150,10 +151,19 @@ void KvLayer::GrowHost(int64_t rows) {
 }
 
 void KvLayer::GrowArrays(int64_t rows) {
-  const auto k = arrays_ ? std::optional(arrays_->k) : std::nullopt;
-  const auto v = arrays_ ? std::optional(arrays_->v) : std::nullopt;
+  if (rows > std::numeric_limits<mx::ShapeElem>::max()) {
+    throw Error(ErrorCode::kOutOfMemory, "layer " + std::to_string(layer_) + ": " + std::to_string(rows) +
+                                             " rows are more than an MLX array can have");
+  }
+  const bool grows = arrays_.has_value();
+  const auto k = grows ? std::optional(arrays_->k) : std::nullopt;
+  const auto v = grows ? std::optional(arrays_->v) : std::nullopt;
   arrays_ = Arrays{Grown(k, rows, geometry_.n_kv_heads, geometry_.k_dim, k_type_),
                    Grown(v, rows, geometry_.n_kv_heads, geometry_.v_dim, v_type_)};
+  if (grows) {
+    ++k_updates_;
+    ++v_updates_;
+  }
   rows_ = rows;
 }
 
@@ -161,7 +171,7 @@ void KvLayer::Release() {
   k_memory_.Release();
   v_memory_.Release();
   arrays_.reset();
-  before_.reset();
+  KeepArrays();
   rows_ = 0;
 }
 
@@ -176,7 +186,11 @@ kernels::KvPool KvLayer::HostPool() const {
 }
 
 KvLayer::Window KvLayer::UpdateArrays(const cache::LayerPlan& plan, const mx::array& k, const mx::array& v) {
-  if (!before_) before_ = arrays_;
+  if (plan.segments.size() != 1) {
+    throw Error(ErrorCode::kUnsupported, "layer " + std::to_string(layer_) + ": a step of " +
+                                             std::to_string(plan.segments.size()) +
+                                             " sequences needs the CPU kernel; expected one");
+  }
   const mx::array k_rows = AsRows(k);
   const mx::array v_rows = AsRows(v);
   const cache::SegmentPlan& segment = plan.segments.front();
@@ -185,16 +199,27 @@ KvLayer::Window KvLayer::UpdateArrays(const cache::LayerPlan& plan, const mx::ar
     arrays_->k = Write(arrays_->k, k_rows, run, from);
     arrays_->v = Write(arrays_->v, v_rows, run, from);
     from += static_cast<int>(run.count);
+    ++k_updates_;
+    ++v_updates_;
   }
   return {Read(arrays_->k, segment.reads), Read(arrays_->v, segment.reads)};
 }
 
 void KvLayer::RestoreArrays() {
-  if (!before_) return;
-  arrays_ = std::exchange(before_, std::nullopt);
-  rows_ = arrays_->k.shape(0);
+  if (!arrays_) return;
+  // An op that was not evaluated still has its operand, the array before it, as its first input.
+  const auto restore = [](mx::array& pool, int64_t& updates) {
+    for (; updates > 0 && pool.status() == mx::array::Status::unscheduled && !pool.inputs().empty(); --updates) {
+      const mx::array before = pool.inputs()[0];
+      pool = before;
+    }
+    updates = 0;
+  };
+  restore(arrays_->k, k_updates_);
+  restore(arrays_->v, v_updates_);
+  rows_ = std::min(arrays_->k.shape(0), arrays_->v.shape(0));
 }
 
-void KvLayer::KeepArrays() { before_.reset(); }
+void KvLayer::KeepArrays() { k_updates_ = v_updates_ = 0; }
 
 }  // namespace offgraph::bytes

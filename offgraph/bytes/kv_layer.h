@@ -49,7 +49,8 @@ class KvLayer {
     mlx::core::array v;
   };
   Window UpdateArrays(const cache::LayerPlan& plan, const mlx::core::array& k, const mlx::core::array& v);
-  // What UpdateArrays did since the last of the two is taken back, or kept.
+  // After a step: what GrowArrays and UpdateArrays put into the graph stays, or, as far as it was not evaluated, is
+  // taken back (evaluated rows stay: they are rows that the step was to write, which nobody reads).
   void RestoreArrays();
   void KeepArrays();
 
@@ -67,7 +68,10 @@ class KvLayer {
     mlx::core::array v;
   };
   std::optional<Arrays> arrays_;
-  std::optional<Arrays> before_;  // while a step is open that updated the arrays
+  // Ops put on top of the arrays since the last Keep or Restore. Nothing else refers to the arrays below, so that MLX
+  // may update them in place.
+  int64_t k_updates_ = 0;
+  int64_t v_updates_ = 0;
 };
 
 }  // namespace offgraph::bytes

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -63,7 +65,29 @@ class KvStep {
 
   // False once the step was committed or abandoned: its rows are no longer anybody's to write.
   bool open() const { return open_; }
-  void Close() { open_ = false; }
+  // Waits for work that is under way.
+  void Close() {
+    const std::lock_guard lock(work_);
+    open_ = false;
+  }
+
+  // Announces work that must be done before the step is committed.
+  void Expect() { ++expected_; }
+  int64_t unfinished() const { return expected_ - done_; }
+  // Does announced work, on any thread; what it throws becomes a fault. Returns false, with nothing done, where the
+  // step has ended: memory that the work would touch may be gone.
+  template <class Work>
+  bool Do(const Work& work) {
+    const std::lock_guard lock(work_);
+    if (!open_) return false;
+    try {
+      work();
+    } catch (const std::exception& error) {
+      Report(error.what());
+    }
+    ++done_;
+    return true;
+  }
 
   // Keeps the first fault that is reported. From any thread.
   void Report(const std::string& fault) {
@@ -79,6 +103,9 @@ class KvStep {
   std::shared_ptr<const cache::StepPlan> plan_;
   std::unordered_map<const cache::LayerPlan*, std::shared_ptr<const KernelPlan>> kernel_plans_;
   std::atomic<bool> open_ = true;
+  std::atomic<int64_t> expected_ = 0;
+  std::atomic<int64_t> done_ = 0;
+  std::mutex work_;
   mutable std::mutex mutex_;
   std::optional<std::string> fault_;
 };

@@ -93,33 +93,42 @@ AttendSpec SpecOf(const cache::LayerPlan& plan, KvLayer::Window window, const At
   return spec;
 }
 
-// Elements that the storage type turns infinite, bool of x's shape [1, heads, T, dim].
+// Whether values of type `from` may be too large for type `to`.
+bool MayOverflow(mx::Dtype from, mx::Dtype to) {
+  return from != to && (to == mx::float16 || (to == mx::bfloat16 && from == mx::float32));
+}
+
+// Tokens with an element that the storage type turns infinite: bool [T] for x [1, heads, T, dim].
 mx::array Overflows(const mx::array& x, mx::Dtype type) {
-  return mx::logical_and(mx::isinf(mx::astype(x, type)), mx::logical_not(mx::isinf(x)));
+  const mx::array elements = mx::logical_and(mx::isinf(mx::astype(x, type)), mx::logical_not(mx::isinf(x)));
+  return mx::any(elements, std::vector<int>{0, 1, 3});
 }
 
 }  // namespace
 
 struct KvStore::Impl {
   explicit Impl(const KvStoreConfig& c)
-      : config(c), sequences(c.cache), layers(static_cast<size_t>(c.cache.n_layers)) {}
+      : config(c),
+        fused(c.fused && mx::default_device() == mx::Device::cpu),
+        sequences(c.cache),
+        layers(static_cast<size_t>(c.cache.n_layers)) {}
 
   // A check of an array pool that waits for the end of the step.
   struct PendingCheck {
     int64_t layer;
     bool in_v;
-    mx::array overflows;
+    mx::Dtype type;
+    mx::array overflows;  // bool [T]
   };
 
   KvStoreConfig config;
+  bool fused;  // decided once: a layer's pools are of one kind
   cache::SequenceCache sequences;
   std::vector<std::optional<KvLayer>> layers;
   std::shared_ptr<KvStep> step;
   std::vector<PendingCheck> checks;
   int64_t reserved = 0;
   int64_t peak = 0;
-
-  bool fused() const { return config.fused && mx::default_device() == mx::Device::cpu; }
 
   KvLayer& LayerFor(int64_t layer, const LayerGeometry& geometry);
   void Grow(int64_t layer, KvLayer& pools);
@@ -146,7 +155,7 @@ KvLayer& KvStore::Impl::LayerFor(int64_t layer, const LayerGeometry& geometry) {
     slot->CheckGeometry(geometry);
   } else {
     KvStoreConfig with_path = config;
-    with_path.fused = fused();
+    with_path.fused = fused;
     slot.emplace(layer, sequences.MaxRows(layer), with_path, geometry);
   }
   Grow(layer, *slot);
@@ -168,12 +177,13 @@ void KvStore::Impl::Grow(int64_t layer, KvLayer& pools) {
                     " bytes of KV cache; the pools hold " + std::to_string(reserved) + " of at most " +
                     std::to_string(config.memory_limit) + " bytes. Raise the limit, or clear or shorten the sequence");
   }
-  if (fused()) {
+  if (fused) {
     try {
       pools.GrowHost(target);
-    } catch (...) {
+    } catch (const Error& error) {
       Account(before, pools.held(), pools.held());  // one of the two pools may have grown
-      throw;
+      throw Error(error.code(), "layer " + std::to_string(layer) + ": " + error.what() + "; the pools hold " +
+                                    std::to_string(reserved) + " bytes");
     }
     Account(before, pools.held(), pools.held());
   } else {
@@ -184,6 +194,7 @@ void KvStore::Impl::Grow(int64_t layer, KvLayer& pools) {
 
 AttendJob KvStore::Impl::JobFor(int64_t layer, const LayerGeometry& geometry, const AttendOptions& options) {
   KvLayer& pools = LayerFor(layer, geometry);
+  step->Expect();
   AttendJob job{.step = step, .plan = step->PlanOf(layer), .pool = pools.HostPool(), .options = {}, .layer = layer};
   job.options.n_heads = geometry.n_heads;
   job.options.scale = options.scale;
@@ -196,15 +207,15 @@ AttendJob KvStore::Impl::JobFor(int64_t layer, const LayerGeometry& geometry, co
 // The first value, if any, that an array pool could not hold.
 std::optional<std::string> KvStore::Impl::ArrayFault() const {
   for (const PendingCheck& check : checks) {
-    mx::array any = mx::any(check.overflows);
-    mx::eval(any);
-    if (!any.item<bool>()) continue;
-    const mx::array per_token = mx::any(check.overflows, std::vector<int>{0, 1, 3});
-    mx::array first = mx::argmax(per_token);
-    mx::eval(first);
+    mx::array first = mx::argmax(check.overflows);
+    mx::array found = mx::any(check.overflows);
+    mx::eval(first, found);
+    if (!found.item<bool>()) continue;
     const int64_t position = step->plan().layer(check.layer).segments.front().position + first.item<uint32_t>();
+    const bool is_fp16 = check.type == mx::float16;
     return "layer " + std::to_string(check.layer) + ", position " + std::to_string(position) + ": " +
-           (check.in_v ? "V" : "K") + " holds a value that a cache in fp16 cannot store; use bf16 or fp32";
+           (check.in_v ? "V" : "K") + " holds a value that a cache in " + (is_fp16 ? "fp16" : "bf16") +
+           " cannot store; use " + (is_fp16 ? "bf16 or fp32" : "fp32");
   }
   return std::nullopt;
 }
@@ -226,11 +237,11 @@ KvStore::KvStore(const KvStoreConfig& config) {
   }
   impl_ = std::make_unique<Impl>(config);
 }
-KvStore::~KvStore() = default;
+KvStore::~KvStore() { Abandon(); }
 
 const KvStoreConfig& KvStore::config() const { return impl_->config; }
 const cache::SequenceCache& KvStore::sequences() const { return impl_->sequences; }
-bool KvStore::fused() const { return impl_->fused(); }
+bool KvStore::fused() const { return impl_->fused; }
 
 std::shared_ptr<const cache::StepPlan> KvStore::Begin(std::span<const cache::StepRequest> requests) {
   std::shared_ptr<const cache::StepPlan> plan = impl_->sequences.Begin(requests);
@@ -240,6 +251,12 @@ std::shared_ptr<const cache::StepPlan> KvStore::Begin(std::span<const cache::Ste
 
 void KvStore::Commit() {
   if (impl_->step == nullptr) throw Error(ErrorCode::kInvalidArgument, "commit, and no step is open");
+  if (const int64_t unfinished = impl_->step->unfinished(); unfinished > 0) {
+    Abandon();
+    throw Error(ErrorCode::kInvalidArgument, "the results of " + std::to_string(unfinished) +
+                                                 " calls of Attend or Prepare were not evaluated before " +
+                                                 "Commit, so that their rows are not stored; the step is abandoned");
+  }
   std::optional<std::string> fault = impl_->step->fault();
   if (!fault) fault = impl_->ArrayFault();
   if (fault) {
@@ -267,7 +284,12 @@ std::variant<mx::array, AttendSpec> KvStore::Attend(int64_t layer, const mx::arr
   const int64_t tokens = impl_->step == nullptr ? 0 : impl_->step->plan().tokens();
   if (impl_->step == nullptr) impl_->LayerFor(layer, {});  // says what is wrong
   const LayerGeometry geometry = GeometryOf(layer, tokens, q, k, v);
-  if (impl_->fused()) {
+  if (options.mask && layer >= 0 && layer < impl_->sequences.n_layers() &&
+      impl_->step->plan().layer(layer).segments.size() > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                "layer " + std::to_string(layer) + ": an explicit mask in a step of several sequences; expected one");
+  }
+  if (impl_->fused) {
     const mx::Dtype wanted = options.out_dtype.value_or(q.dtype());
     const mx::Dtype written = IsRegionType(wanted) ? wanted : mx::float32;
     mx::array out = UpdateAndAttend(impl_->JobFor(layer, geometry, options), q, k, v, options.mask, written);
@@ -277,7 +299,7 @@ std::variant<mx::array, AttendSpec> KvStore::Attend(int64_t layer, const mx::arr
   for (const bool in_v : {false, true}) {
     const mx::array& x = in_v ? v : k;
     const mx::Dtype type = in_v ? pools.v_type() : pools.k_type();
-    if (type == mx::float16 && x.dtype() != mx::float16) impl_->checks.push_back({layer, in_v, Overflows(x, type)});
+    if (MayOverflow(x.dtype(), type)) impl_->checks.push_back({layer, in_v, type, Overflows(x, type)});
   }
   const cache::LayerPlan& plan = impl_->step->plan().layer(layer);
   return SpecOf(plan, pools.UpdateArrays(plan, k, v), options);

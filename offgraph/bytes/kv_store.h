@@ -103,7 +103,8 @@ class KvStore {
   // Opens a step: see SequenceCache::Begin. Memory for the step's rows is taken when a layer first attends.
   std::shared_ptr<const cache::StepPlan> Begin(std::span<const cache::StepRequest> requests);
   // Ends the step. Throws the storage fault (a value that the type cannot hold: layer, position, value) that a kernel
-  // met while the step was evaluated, after abandoning the step. REQUIRES: what Attend returned is evaluated.
+  // met while the step was evaluated, and kInvalidArgument where what Attend or Prepare returned was not evaluated (its
+  // rows would be missing); in both cases the step is abandoned.
   void Commit();
   void Abandon() noexcept;
 

@@ -24,15 +24,9 @@
 namespace offgraph::kernels {
 namespace {
 
-// The most queries that share one pass over a block, in every task.
-constexpr size_t kMaxTileRows = 192;
-
-// With more queries than this it pays to transpose a block of K, so that keys lie in the lanes.
-constexpr size_t kMaxRowsUntransposed = 8;
-
-// Segments with at most so many queries per kv head are split over blocks, which are merged afterwards; with more,
-// there is enough to do in parallel without.
-constexpr size_t kMaxSplitRows = 64;
+// Keys that are read for one kv head before the next head's turn, where rows are read as they are stored: a piece of
+// the pool is then used up before the next, and the processor sees one stream.
+constexpr size_t kStreamedKeys = 16;
 
 // fp32 memory that is kept from call to call.
 class Scratch {
@@ -80,151 +74,72 @@ class ScratchPieces {
   std::vector<std::atomic_flag> taken_;
 };
 
-constexpr size_t PaddedTo16(int64_t n) { return (static_cast<size_t>(n) + 15) / 16 * 16; }
-
-// Queries of one segment and one kv head: rows [first_row, first_row + rows), where row r is token r / group of the
-// segment and head r % group of the group.
-struct Queries {
-  size_t segment = 0;
-  int64_t kv_head = 0;
-  size_t first_row = 0;
-  size_t rows = 0;
-};
-
-// A unit of work: the queries over all blocks of their segment, or over one whose partial results are kept.
-struct Task {
-  Queries queries;
-  bool split = false;
-  size_t block = 0;    // split: of the segment's blocks
-  size_t partial = 0;  // split: index of the first row's partial result
-};
-
-// The partial results of one query over the blocks of its segment.
-struct Reduction {
-  Queries query;       // one row
-  size_t partial = 0;  // of the first block
-  size_t blocks = 0;
-  size_t stride = 0;  // between blocks
-};
-
-struct Call {
-  const KvPool& pool;
-  std::span<const AttentionSegment> segments;
-  const HeadsView& q;
-  const MutableHeadsView& out;
-  const AttentionOptions& options;
-  size_t group = 1;                           // query heads that share a kv head
-  size_t k_padded = 0;                        // k_dim up to a multiple of 16
-  size_t v_padded = 0;                        // v_dim up to a multiple of 16
-  std::vector<std::vector<BlockRef>> blocks;  // of each segment
-  std::vector<Task> tasks;
-  std::vector<Reduction> reductions;
-  size_t partials = 0;
-  float* partial = nullptr;  // [partials, PartialSize()]
-
-  Call(const KvPool& kv_pool, std::span<const AttentionSegment> all, const HeadsView& queries,
-       const MutableHeadsView& output, const AttentionOptions& opts)
-      : pool(kv_pool),
-        segments(all),
-        q(queries),
-        out(output),
-        options(opts),
-        group(static_cast<size_t>(opts.n_heads / kv_pool.n_kv_heads)),
-        k_padded(PaddedTo16(kv_pool.k_dim)),
-        v_padded(PaddedTo16(kv_pool.v_dim)) {}
-
-  // A weighted sum [v_padded], then its state.
-  size_t PartialSize() const { return v_padded + 16; }
-  float* Partial(size_t index) const { return partial + index * PartialSize(); }
-
-  const AttentionSegment& segment(const Queries& queries) const { return segments[queries.segment]; }
-  int64_t Token(const Queries& queries, size_t row) const {
-    return segment(queries).token_offset + static_cast<int64_t>((queries.first_row + row) / group);
-  }
-  int64_t Position(const Queries& queries, size_t row) const {
-    return segment(queries).position + static_cast<int64_t>((queries.first_row + row) / group);
-  }
-  int64_t Head(const Queries& queries, size_t row) const {
-    return queries.kv_head * static_cast<int64_t>(group) + static_cast<int64_t>((queries.first_row + row) % group);
-  }
-};
-
-// What a task works with.
-struct TileScratch {
+// What a task works with. Without `memory` it counts what that must hold.
+struct TaskScratch {
   float* q;        // [kMaxTileRows, k_padded]
   float* sums;     // [kMaxTileRows, v_padded]
+  float* scores;   // [kMaxTileRows, 64]
+  float* bias;     // [kMaxTileRows, 64]
   float* columns;  // [k_padded, 64]
   float* staging;  // [4, k_padded]
   float* values;   // [64, v_padded]
-  float* scores;   // [kMaxRows, 64]
-  float* bias;     // [kMaxRows, 64]
-  float* block;    // [kMaxRows, v_padded]
+  float* block;    // [4, v_padded]
+  size_t size = 0;
 
-  static size_t Size(size_t k_padded, size_t v_padded, size_t max_rows) {
-    return (kMaxTileRows + kAttentionBlock + 4) * k_padded + (kMaxTileRows + kAttentionBlock + max_rows) * v_padded +
-           2 * max_rows * kAttentionBlock;
-  }
-  TileScratch(float* memory, size_t k_padded, size_t v_padded, size_t max_rows) {
-    const auto take = [&memory](size_t floats) {
-      float* piece = memory;
-      memory += floats;
+  TaskScratch(float* memory, const AttentionCall& call) {
+    const auto take = [&](size_t rows, size_t row_floats) {
+      float* piece = memory == nullptr ? nullptr : memory + size;
+      size += rows * row_floats;
       return piece;
     };
-    q = take(kMaxTileRows * k_padded);
-    sums = take(kMaxTileRows * v_padded);
-    columns = take(kAttentionBlock * k_padded);
-    staging = take(4 * k_padded);
-    values = take(kAttentionBlock * v_padded);
-    scores = take(max_rows * kAttentionBlock);
-    bias = take(max_rows * kAttentionBlock);
-    block = take(max_rows * v_padded);
+    q = take(kMaxTileRows, call.k_padded);
+    sums = take(kMaxTileRows, call.v_padded);
+    scores = take(kMaxTileRows, kAttentionBlock);
+    bias = take(kMaxTileRows, kAttentionBlock);
+    columns = take(kAttentionBlock, call.k_padded);
+    staging = take(4, call.k_padded);
+    values = take(kAttentionBlock, call.v_padded);
+    block = take(4, call.v_padded);
   }
 };
 
-// Cuts the call into tasks. The cut has no influence on results.
-void MakeTasks(Call& call, size_t threads) {
-  const auto n_kv_heads = static_cast<size_t>(call.pool.n_kv_heads);
-  size_t all_rows = 0;
-  for (const AttentionSegment& segment : call.segments) {
-    all_rows += static_cast<size_t>(segment.tokens) * call.group * n_kv_heads;
+// A pool's rows, K or V.
+struct PoolRows {
+  const uint8_t* data;
+  int64_t head_bytes;
+  int64_t row_bytes;
+
+  PoolRows(const void* pool, int64_t n_kv_heads, int64_t dim, DType type)
+      : data(static_cast<const uint8_t*>(pool)),
+        head_bytes(dim * static_cast<int64_t>(SizeOf(type))),
+        row_bytes(n_kv_heads * head_bytes) {}
+  const void* At(int64_t row, int64_t kv_head) const { return data + row * row_bytes + kv_head * head_bytes; }
+};
+PoolRows RowsOfK(const KvPool& pool) { return {pool.k, pool.n_kv_heads, pool.k_dim, pool.k_type}; }
+PoolRows RowsOfV(const KvPool& pool) { return {pool.v, pool.n_kv_heads, pool.v_dim, pool.v_type}; }
+
+// The keys of a block that each query may see, by position. Returns their union.
+uint64_t SetVisible(const AttentionCall& call, const Queries& queries, const BlockKeys& keys, uint64_t* visible) {
+  const auto seen_by = [&](size_t row) {
+    return keys.present & VisibleByPosition(keys.first, call.Position(queries, row), call.options);
+  };
+  // What the first and the last query see entirely, all between them do.
+  if ((seen_by(0) & seen_by(queries.rows - 1)) == keys.present) {
+    std::fill_n(visible, queries.rows, keys.present);
+    return keys.present;
   }
-  // Small tiles where large ones would leave threads without work.
-  const size_t tile_rows = std::clamp<size_t>(all_rows / (8 * threads) / 4 * 4, 32, kMaxTileRows);
-  call.blocks.resize(call.segments.size());
-  for (size_t s = 0; s < call.segments.size(); ++s) {
-    const AttentionSegment& segment = call.segments[s];
-    std::vector<BlockRef>& blocks = call.blocks[s];
-    ListBlocks(segment.reads, blocks);
-    const int64_t last = segment.position + segment.tokens - 1;
-    std::erase_if(blocks, [&](const BlockRef& block) {
-      return !BlockMatters(block.first, segment.position, last, call.options);
-    });
-    const size_t rows = static_cast<size_t>(segment.tokens) * call.group;
-    if (rows > kMaxSplitRows) {
-      for (size_t row = 0; row < rows; row += tile_rows) {
-        for (size_t head = 0; head < n_kv_heads; ++head) {
-          const Queries queries{s, static_cast<int64_t>(head), row, std::min(tile_rows, rows - row)};
-          call.tasks.push_back({.queries = queries});
-        }
-      }
-      continue;
-    }
-    for (size_t block = 0; block < blocks.size(); ++block) {
-      for (size_t head = 0; head < n_kv_heads; ++head) {
-        const size_t partial = call.partials + (block * n_kv_heads + head) * rows;
-        const Queries queries{s, static_cast<int64_t>(head), 0, rows};
-        call.tasks.push_back({.queries = queries, .split = true, .block = block, .partial = partial});
-      }
-    }
-    for (size_t head = 0; head < n_kv_heads; ++head) {
-      for (size_t row = 0; row < rows; ++row) {
-        call.reductions.push_back({.query = {s, static_cast<int64_t>(head), row, 1},
-                                   .partial = call.partials + head * rows + row,
-                                   .blocks = blocks.size(),
-                                   .stride = n_kv_heads * rows});
-      }
-    }
-    call.partials += blocks.size() * n_kv_heads * rows;
+  uint64_t any = 0;
+  for (size_t r = 0; r < queries.rows; ++r) any |= visible[r] = seen_by(r);
+  return any;
+}
+
+// Applies the explicit mask, if there is one, to `rows` queries from row `first` on. bias: [rows, 64].
+void MaskRows(const AttentionCall& call, const Queries& queries, size_t first, size_t rows, const BlockKeys& keys,
+              uint64_t* visible, float* bias) {
+  if (call.options.mask.type == MaskType::kNone) return;
+  for (size_t r = 0; r < rows; ++r) {
+    visible[r] = ApplyMask(call.options.mask, call.Head(queries, first + r), call.Token(queries, first + r), keys,
+                           visible[r], bias + r * kAttentionBlock);
   }
 }
 
@@ -236,7 +151,7 @@ HWY_BEFORE_NAMESPACE();
 namespace offgraph::kernels::HWY_NAMESPACE {
 
 // to [rows, k_padded] fp32
-void LoadQueries(const Call& call, const Queries& queries, float* to) {
+void LoadQueries(const AttentionCall& call, const Queries& queries, float* to) {
   WithType(call.q.type, [&](auto type) HWY_ATTR {
     for (size_t r = 0; r < queries.rows; ++r) {
       const int64_t element = call.Head(queries, r) * call.q.head_stride + call.Token(queries, r) * call.q.token_stride;
@@ -247,7 +162,7 @@ void LoadQueries(const Call& call, const Queries& queries, float* to) {
 }
 
 // Writes the result of query `r`: sum / state.sum. `sum` is overwritten.
-void StoreOutput(const Call& call, const Queries& queries, size_t r, const SoftmaxState& state, float* sum) {
+void StoreOutput(const AttentionCall& call, const Queries& queries, size_t r, const SoftmaxState& state, float* sum) {
   Normalize(state, call.v_padded, sum);
   const int64_t element = call.Head(queries, r) * call.out.head_stride + call.Token(queries, r) * call.out.token_stride;
   WithType(call.out.type, [&](auto type) HWY_ATTR {
@@ -256,99 +171,62 @@ void StoreOutput(const Call& call, const Queries& queries, size_t r, const Softm
   });
 }
 
-// The keys of a block that each query may see, by position. Returns their union.
-uint64_t SetVisible(const Call& call, const Queries& queries, const BlockKeys& keys, uint64_t* visible) {
-  const int64_t first = call.Position(queries, 0);
-  const int64_t last = call.Position(queries, queries.rows - 1);
-  // What the first and the last query see entirely, all between them do.
-  const uint64_t seen = VisibleByPosition(keys.first, first, call.options) &
-                        VisibleByPosition(keys.first, last, call.options) & keys.present;
-  if (seen == keys.present) {
-    std::fill_n(visible, queries.rows, seen);
-    return seen;
-  }
-  uint64_t any = 0;
-  for (size_t r = 0; r < queries.rows; ++r) {
-    visible[r] = keys.present & VisibleByPosition(keys.first, call.Position(queries, r), call.options);
-    any |= visible[r];
-  }
-  return any;
+HWY_INLINE ScoreOptions ScoreOptionsOf(const AttentionCall& call, const float* bias) {
+  const bool additive = call.options.mask.type != MaskType::kNone && call.options.mask.type != MaskType::kBool;
+  return {.scale = call.options.scale, .soft_cap = call.options.soft_cap, .bias = additive ? bias : nullptr};
 }
 
-// One block for the queries of a tile (in scratch.q). Calls sink(r, state, sum [v_padded]) for each query that sees
-// a key.
+// One transposed block for the queries of a tile (in scratch.q). Calls sink(n, first, states [n], sums [n, v_padded])
+// for groups of n queries of which at least one sees a key.
 template <class Sink>
-void AttendBlock(const Call& call, const Queries& queries, const BlockKeys& keys, const TileScratch& scratch,
+void AttendBlock(const AttentionCall& call, const Queries& queries, const BlockKeys& keys, const TaskScratch& scratch,
                  const Sink& sink) {
   uint64_t visible[kMaxTileRows];
   const uint64_t wanted = SetVisible(call, queries, keys, visible);
   if (wanted == 0) return;
 
   const KvPool& pool = call.pool;
-  const auto k_dim = static_cast<size_t>(pool.k_dim);
   const auto v_dim = static_cast<size_t>(pool.v_dim);
   const void* k_rows[kBlock];
   const void* v_rows[kBlock];
   for (size_t j = 0; j < kBlock; ++j) {
-    const auto row = static_cast<size_t>(keys.row[j] * pool.n_kv_heads + queries.kv_head);
-    k_rows[j] = static_cast<const uint8_t*>(pool.k) + row * k_dim * SizeOf(pool.k_type);
-    v_rows[j] = static_cast<const uint8_t*>(pool.v) + row * v_dim * SizeOf(pool.v_type);
+    k_rows[j] = RowsOfK(pool).At(keys.row[j], queries.kv_head);
+    v_rows[j] = RowsOfV(pool).At(keys.row[j], queries.kv_head);
   }
-  const bool transposed = queries.rows > kMaxRowsUntransposed;
-  DType v_type = pool.v_type;
-  if (transposed) {
-    WithType(pool.k_type, [&](auto type) HWY_ATTR {
-      TransposeKeys<type()>(k_rows, wanted, k_dim, call.k_padded, scratch.staging, scratch.columns);
-    });
-    WithType(pool.v_type, [&](auto type) HWY_ATTR {
-      if (type() == DType::kFloat32) return;
-      for (uint64_t rest = wanted; rest != 0; rest &= rest - 1) {
-        const auto j = static_cast<size_t>(std::countr_zero(rest));
-        LoadRow<type()>(v_rows[j], v_dim, scratch.values + j * call.v_padded);
-        v_rows[j] = scratch.values + j * call.v_padded;
-      }
-    });
-    v_type = DType::kFloat32;
-  }
+  WithType(pool.k_type, [&](auto type) HWY_ATTR {
+    TransposeKeys<type()>(k_rows, wanted, static_cast<size_t>(pool.k_dim), call.k_padded, scratch.staging,
+                          scratch.columns);
+  });
+  WithType(pool.v_type, [&](auto type) HWY_ATTR {
+    if (type() == DType::kFloat32) return;
+    for (uint64_t rest = wanted; rest != 0; rest &= rest - 1) {
+      const auto j = static_cast<size_t>(std::countr_zero(rest));
+      LoadRow<type()>(v_rows[j], v_dim, scratch.values + j * call.v_padded);
+      v_rows[j] = scratch.values + j * call.v_padded;
+    }
+  });
 
-  const MaskView& mask = call.options.mask;
   ForRowGroups(queries.rows, [&](auto group_rows, size_t first) HWY_ATTR {
     constexpr size_t kRows = group_rows();
     uint64_t* group_visible = visible + first;
     if (Union<kRows>(group_visible) == 0) return;
-    ScoreOptions score{.scale = call.options.scale, .soft_cap = call.options.soft_cap};
-    if (mask.type != MaskType::kNone) {
-      for (size_t r = 0; r < kRows; ++r) {
-        group_visible[r] = ApplyMask(mask, call.Head(queries, first + r), call.Token(queries, first + r), keys,
-                                     group_visible[r], scratch.bias + r * kBlock);
-      }
-    }
-    const uint64_t group_wanted = Union<kRows>(group_visible);
-    const float* q = scratch.q + first * call.k_padded;
-    if (transposed) {
-      ScoresFromColumns<kRows>(q, call.k_padded, scratch.columns, call.k_padded, scratch.scores);
-    } else {
-      WithType(pool.k_type, [&](auto type) HWY_ATTR {
-        ScoresFromRows<type(), kRows>(q, call.k_padded, k_rows, group_wanted, k_dim, scratch.scores);
-      });
-    }
+    MaskRows(call, queries, first, kRows, keys, group_visible, scratch.bias);
+    ScoresFromColumns<kRows>(scratch.q + first * call.k_padded, call.k_padded, scratch.columns, call.k_padded,
+                             scratch.scores);
     SoftmaxState states[kRows];
-    for (size_t r = 0; r < kRows; ++r) {
-      if (group_visible[r] == 0) continue;
-      if (mask.type != MaskType::kNone && mask.type != MaskType::kBool) score.bias = scratch.bias + r * kBlock;
-      states[r] = SoftmaxOfBlock(scratch.scores + r * kBlock, group_visible[r], score);
-    }
-    WithType(v_type, [&](auto type) HWY_ATTR {
-      WeightedSum<type(), kRows>(scratch.scores, group_visible, v_rows, v_dim, scratch.block, call.v_padded);
-    });
-    for (size_t r = 0; r < kRows; ++r) {
-      if (group_visible[r] != 0) sink(first + r, states[r], scratch.block + r * call.v_padded);
-    }
+    Softmax<kRows>(scratch.scores, group_visible, ScoreOptionsOf(call, scratch.bias), states);
+    float* sums = scratch.block;
+    std::fill_n(sums, kRows * call.v_padded, 0.0F);
+    AddValues<DType::kFloat32, kRows>(scratch.scores, group_visible, ~uint64_t{0}, v_rows, v_dim, RowsAhead{}, sums,
+                                      call.v_padded);
+    sink(group_rows, first, states, sums);
   });
 }
 
 // The queries over all blocks, merged as they come.
-void RunTile(const Call& call, const Queries& queries, const TileScratch& scratch) {
+void RunTile(const AttentionCall& call, const Task& task, const TaskScratch& scratch) {
+  const Queries& queries = task.queries;
+  LoadQueries(call, queries, scratch.q);
   SoftmaxState states[kMaxTileRows];
   std::fill_n(scratch.sums, queries.rows * call.v_padded, 0.0F);
   const int64_t first_position = call.Position(queries, 0);
@@ -357,56 +235,147 @@ void RunTile(const Call& call, const Queries& queries, const TileScratch& scratc
     if (!BlockMatters(block.first, first_position, last_position, call.options)) continue;
     BlockKeys keys;
     FindKeys(call.segment(queries).reads, block, keys);
-    AttendBlock(call, queries, keys, scratch, [&](size_t r, const SoftmaxState& state, const float* sum) HWY_ATTR {
-      Merge(state, sum, call.v_padded, states[r], scratch.sums + r * call.v_padded);
-    });
+    AttendBlock(call, queries, keys, scratch,
+                [&](auto n, size_t first, const SoftmaxState* partials, const float* sums) HWY_ATTR {
+                  Merge<n()>(partials, sums, call.v_padded, states + first, scratch.sums + first * call.v_padded);
+                });
   }
   for (size_t r = 0; r < queries.rows; ++r) {
     StoreOutput(call, queries, r, states[r], scratch.sums + r * call.v_padded);
   }
 }
 
-// The queries over one block; the results go to the call's partials.
-void RunSplit(const Call& call, const Task& task, const TileScratch& scratch) {
-  for (size_t r = 0; r < task.queries.rows; ++r) call.Partial(task.partial + r)[call.v_padded + 1] = 0;
+HWY_INLINE void KeepState(const AttentionCall& call, size_t partial, const SoftmaxState& state) {
+  call.Partial(partial)[call.v_padded] = state.max;
+  call.Partial(partial)[call.v_padded + 1] = state.sum;
+}
+
+// The queries over one block; the results are kept.
+void RunBlock(const AttentionCall& call, const Task& task, const TaskScratch& scratch) {
+  const Queries& queries = task.queries;
+  LoadQueries(call, queries, scratch.q);
+  for (size_t r = 0; r < queries.rows; ++r) KeepState(call, task.partial + r, SoftmaxState{});
+  BlockKeys keys;
+  FindKeys(call.segment(queries).reads, call.blocks[queries.segment][task.block], keys);
+  AttendBlock(call, queries, keys, scratch,
+              [&](auto n, size_t first, const SoftmaxState* states, const float* sums) HWY_ATTR {
+                for (size_t r = 0; r < n(); ++r) {
+                  std::copy_n(sums + r * call.v_padded, call.v_padded, call.Partial(task.partial + first + r));
+                  KeepState(call, task.partial + first + r, states[r]);
+                }
+              });
+}
+
+// The same for a few queries of every kv head; row h * rows + r is query r of kv head h. K and V are read in the order
+// in which they lie in the pool, a few rows for all heads at a time.
+void RunStream(const AttentionCall& call, const Task& task, const TaskScratch& scratch) {
+  const size_t rows = task.queries.rows;
+  const size_t all_rows = rows * call.n_kv_heads;
+  for (size_t i = 0; i < all_rows; ++i) {
+    KeepState(call, task.partial + i, SoftmaxState{});
+    std::fill_n(call.Partial(task.partial + i), call.v_padded, 0.0F);
+  }
   BlockKeys keys;
   FindKeys(call.segment(task.queries).reads, call.blocks[task.queries.segment][task.block], keys);
-  AttendBlock(call, task.queries, keys, scratch, [&](size_t r, const SoftmaxState& state, const float* sum) HWY_ATTR {
-    float* partial = call.Partial(task.partial + r);
-    std::copy_n(sum, call.v_padded, partial);
-    partial[call.v_padded] = state.max;
-    partial[call.v_padded + 1] = state.sum;
+  uint64_t visible[kMaxTileRows];
+  uint64_t wanted = 0;
+  for (size_t h = 0; h < call.n_kv_heads; ++h) {
+    Queries queries = task.queries;
+    queries.kv_head = static_cast<int64_t>(h);
+    LoadQueries(call, queries, scratch.q + h * rows * call.k_padded);
+    SetVisible(call, queries, keys, visible + h * rows);
+    MaskRows(call, queries, 0, rows, keys, visible + h * rows, scratch.bias + h * rows * kBlock);
+    for (size_t r = 0; r < rows; ++r) wanted |= visible[h * rows + r];
+  }
+  // Calls f(n, i) for groups of n rows from row i on that belong to kv head h.
+  const auto for_head = [&](size_t h, const auto& f) HWY_ATTR {
+    ForRowGroups(rows, [&](auto n, size_t first) HWY_ATTR { f(n, h * rows + first); });
+  };
+
+  // Calls f(h, j, rows, ahead) for each piece of the pool; rows [64] are valid from j to j + kStreamedKeys, and so are
+  // those ahead: the next piece, or, after the last, the first of `next`, at `next_rows`.
+  const auto for_pieces = [&](const PoolRows& pool, const PoolRows& next, int64_t next_shift, const auto& f) HWY_ATTR {
+    for (size_t j = 0; j < kBlock; j += kStreamedKeys) {
+      if (((wanted >> j) & ((uint64_t{1} << kStreamedKeys) - 1)) == 0) continue;
+      const bool last = j + kStreamedKeys == kBlock;
+      for (size_t h = 0; h < call.n_kv_heads; ++h) {
+        const auto head = static_cast<int64_t>(h);
+        const void* here[kBlock];
+        const void* ahead[kBlock];
+        for (size_t n = j; n < j + kStreamedKeys; ++n) {
+          here[n] = pool.At(keys.row[n], head);
+          ahead[n] = last ? next.At(keys.row[n - j] + next_shift, head) : pool.At(keys.row[n + kStreamedKeys], head);
+        }
+        const auto ahead_bytes = static_cast<size_t>((last ? next : pool).head_bytes);
+        f(h, j, here, RowsAhead{ahead, ahead_bytes});
+      }
+    }
+  };
+
+  const PoolRows all_k = RowsOfK(call.pool);
+  const PoolRows all_v = RowsOfV(call.pool);
+  const auto k_dim = static_cast<size_t>(call.pool.k_dim);
+  WithType(call.pool.k_type, [&](auto type) HWY_ATTR {
+    for_pieces(all_k, all_v, 0, [&](size_t h, size_t piece, const void* const* k, const RowsAhead& ahead) HWY_ATTR {
+      for_head(h, [&](auto n, size_t i) HWY_ATTR {
+        for (size_t j = piece; j < piece + kStreamedKeys; j += 4) {
+          ScoresOfFour<type(), n()>(scratch.q + i * call.k_padded, call.k_padded, k + j, k_dim,
+                                    RowsAhead{ahead.rows + j, ahead.bytes}, scratch.scores + i * kBlock + j);
+        }
+      });
+    });
+  });
+  for (size_t h = 0; h < call.n_kv_heads; ++h) {
+    for_head(h, [&](auto n, size_t i) HWY_ATTR {
+      SoftmaxState states[n()];
+      Softmax<n()>(scratch.scores + i * kBlock, visible + i, ScoreOptionsOf(call, scratch.bias + i * kBlock), states);
+      for (size_t r = 0; r < n(); ++r) KeepState(call, task.partial + i + r, states[r]);
+    });
+  }
+  const auto v_dim = static_cast<size_t>(call.pool.v_dim);
+  WithType(call.pool.v_type, [&](auto type) HWY_ATTR {
+    for_pieces(all_v, all_k, kBlock,
+               [&](size_t h, size_t piece, const void* const* v, const RowsAhead& ahead) HWY_ATTR {
+                 const uint64_t some = wanted & (((uint64_t{1} << kStreamedKeys) - 1) << piece);
+                 for_head(h, [&](auto n, size_t i) HWY_ATTR {
+                   AddValues<type(), n()>(scratch.scores + i * kBlock, visible + i, some, v, v_dim, ahead,
+                                          call.Partial(task.partial + i), call.PartialSize());
+                 });
+               });
   });
 }
 
-void RunTask(const Call& call, const Task& task, float* memory) {
-  const TileScratch scratch(memory, call.k_padded, call.v_padded, kMaxRows);
-  LoadQueries(call, task.queries, scratch.q);
-  if (task.split) {
-    RunSplit(call, task, scratch);
-  } else {
-    RunTile(call, task.queries, scratch);
+void RunTask(const AttentionCall& call, const Task& task, const TaskScratch& scratch) {
+  switch (task.kind) {
+    case TaskKind::kTile:
+      return RunTile(call, task, scratch);
+    case TaskKind::kBlock:
+      return RunBlock(call, task, scratch);
+    case TaskKind::kStream:
+      return RunStream(call, task, scratch);
   }
 }
 
-void Reduce(const Call& call, const Reduction& reduction, float* sum) {
+void Reduce(const AttentionCall& call, const Reduction& reduction, float* sum) {
   SoftmaxState state;
   std::fill_n(sum, call.v_padded, 0.0F);
   for (size_t b = 0; b < reduction.blocks; ++b) {
     const float* partial = call.Partial(reduction.partial + b * reduction.stride);
-    Merge({.max = partial[call.v_padded], .sum = partial[call.v_padded + 1]}, partial, call.v_padded, state, sum);
+    const SoftmaxState block{.max = partial[call.v_padded], .sum = partial[call.v_padded + 1]};
+    Merge<1>(&block, partial, call.v_padded, &state, sum);
   }
   StoreOutput(call, reduction.query, 0, state, sum);
 }
 
-void AttendOnTarget(Call& call, ThreadPool& threads) {
+void RunCall(AttentionCall& call, ThreadPool& threads) {
   thread_local Scratch task_memory;
   thread_local Scratch partial_memory;
-  ScratchPieces pieces(task_memory, threads.threads(), TileScratch::Size(call.k_padded, call.v_padded, kMaxRows));
+  ScratchPieces pieces(task_memory, threads.threads(), TaskScratch(nullptr, call).size);
   call.partial = partial_memory.Get(call.partials * call.PartialSize());
-  threads.ParallelFor(call.tasks.size(), 1, [&](size_t begin, size_t end) {
+  threads.ParallelFor(call.tasks.size(), call.task_grain, [&](size_t begin, size_t end) {
     const ScratchPieces::Piece piece(pieces);
-    for (size_t i = begin; i < end; ++i) RunTask(call, call.tasks[i], piece.data());
+    const TaskScratch scratch(piece.data(), call);
+    for (size_t i = begin; i < end; ++i) RunTask(call, call.tasks[i], scratch);
   });
   const size_t grain = (call.reductions.size() + threads.threads() - 1) / threads.threads();
   threads.ParallelFor(call.reductions.size(), std::max<size_t>(grain, 1), [&](size_t begin, size_t end) {
@@ -421,13 +390,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace offgraph::kernels {
 
-HWY_EXPORT(AttendOnTarget);
+HWY_EXPORT(RunCall);
 
 void Attend(const KvPool& pool, std::span<const AttentionSegment> segments, const HeadsView& q,
             const MutableHeadsView& out, const AttentionOptions& options, ThreadPool& threads) {
-  Call call(pool, segments, q, out, options);
-  MakeTasks(call, threads.threads());
-  HWY_DYNAMIC_DISPATCH(AttendOnTarget)(call, threads);
+  AttentionCall call(pool, segments, q, out, options, threads.threads());
+  HWY_DYNAMIC_DISPATCH(RunCall)(call, threads);
 }
 
 }  // namespace offgraph::kernels

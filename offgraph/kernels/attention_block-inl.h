@@ -4,7 +4,7 @@
 // The bits of each step are fixed by the query, the visible keys and their positions:
 //  - A score is 16 partial sums, the i-th over the dimensions d = i (mod 16) in ascending order, each step one fused
 //    multiply-add; then the sums are added in halves: i and i + 8, i and i + 4, i and i + 2, 0 and 1. It can be had
-//    with the dimensions in the lanes (ScoresFromRows: the stored rows as they are, for few queries) or with the keys
+//    with the dimensions in the lanes (ScoresOfFour: the stored rows as they are, for few queries) or with the keys
 //    in the lanes (ScoresFromColumns: a transposed block, for many queries).
 //  - The softmax sees 64 scores and the set of visible keys, whichever way they were computed.
 //  - The weighted sum adds the visible keys one after the other. A hidden key is skipped, not multiplied by 0: what
@@ -16,6 +16,7 @@
 #define OFFGRAPH_KERNELS_ATTENTION_BLOCK_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
@@ -91,8 +92,6 @@ HWY_INLINE F32V ExpOfNonPositive(F32V x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0F)), p);
 }
 
-HWY_INLINE float ExpOfNonPositive(float x) { return hn::GetLane(ExpOfNonPositive(hn::Set(F32(), x))); }
-
 // Four floats, for transposition.
 #if HWY_TARGET == HWY_SCALAR
 struct Four {
@@ -149,72 +148,70 @@ HWY_INLINE Four FoldTo4(Chunk sums) {
 }
 #endif
 
-// scores[r * 64 + j] = q[r] . key j, for the keys of `wanted` (others may be computed too, or left).
-//   q      [kRows, q_stride] fp32, zeros from `dim` up to a multiple of 16
-//   keys   64 pointers to rows of `dim` elements; every one must be readable
-template <DType kType, size_t kRows>
-HWY_INLINE void ScoresFromRows(const float* q, size_t q_stride, const void* const* keys, uint64_t wanted, size_t dim,
-                               float* scores) {
-  const F32 d;
-  for (size_t j = 0; j < kBlock; j += 4) {
-    if (((wanted >> j) & 15) == 0) continue;
-    Four folded[kRows][4];
-    for (size_t k = 0; k < 4; ++k) {
-      Chunk sums[kRows];
-      for (Chunk& sum : sums) {
-        for (F32V& v : sum.v) v = hn::Zero(d);
-      }
-      for (size_t i = 0; i < dim; i += kChunk) {
-        const Chunk key = LoadChunk<kType>(keys[j + k], i, dim);
-        for (size_t r = 0; r < kRows; ++r) {
-          for (size_t n = 0; n < kVecsPerChunk; ++n) {
-            const F32V query = hn::LoadU(d, q + r * q_stride + i + n * kLanes);
-            sums[r].v[n] = hn::MulAdd(query, key.v[n], sums[r].v[n]);
-          }
-        }
-      }
-      for (size_t r = 0; r < kRows; ++r) folded[r][k] = FoldTo4(sums[r]);
-    }
-    for (size_t r = 0; r < kRows; ++r) {
-      Four(&parts)[4] = folded[r];
-      Transpose(parts);
-      StoreFour(Add(Add(parts[0], parts[2]), Add(parts[1], parts[3])), scores + r * kBlock + j);
-    }
-  }
-}
+// Rows of `bytes` each that are read next: fetched into the cache between two computations, so that memory is never
+// idle.
+struct RowsAhead {
+  const void* const* rows = nullptr;
+  size_t bytes = 0;
 
-// Sums of kRows queries for kVecs vectors of keys.
-template <size_t kRows, size_t kVecs>
-struct Tile {
-  F32V v[kRows][kVecs];
+  HWY_INLINE void Fetch(size_t row) const {
+    for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(static_cast<const uint8_t*>(rows[row]) + i);
+  }
 };
 
-// The partial sums i, i + kStep, i + 2 kStep, ... added in halves; a single one for kStep = 16.
-template <size_t kRows, size_t kVecs, size_t kStep>
-HWY_INLINE Tile<kRows, kVecs> SumOfPartials(const float* q, size_t q_stride, const float* columns, size_t padded_dim,
-                                            size_t i) {
-  Tile<kRows, kVecs> sums;
-  if constexpr (kStep < kChunk) {
-    sums = SumOfPartials<kRows, kVecs, kStep * 2>(q, q_stride, columns, padded_dim, i);
-    const auto others = SumOfPartials<kRows, kVecs, kStep * 2>(q, q_stride, columns, padded_dim, i + kStep);
-    for (size_t r = 0; r < kRows; ++r) {
-      for (size_t n = 0; n < kVecs; ++n) sums.v[r][n] = hn::Add(sums.v[r][n], others.v[r][n]);
+// scores[k] = the sum of the 16 partial sums of key k, added in halves, for 4 keys.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+HWY_INLINE void StoreSums(const Chunk (&keys)[4], float* scores) {
+  const F32 d;
+  const auto halves = [&d](F32V a, F32V b)
+                          HWY_ATTR { return hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a)); };
+  const F32V sums01 = halves(keys[0].v[0], keys[1].v[0]);  // blocks of 4 lanes: key 0, 0, 1, 1
+  const F32V sums23 = halves(keys[2].v[0], keys[3].v[0]);
+  const F32V even = hn::OddEvenBlocks(sums23, sums01);
+  const F32V odd = hn::SwapAdjacentBlocks(hn::OddEvenBlocks(sums01, sums23));
+  F32V sums = hn::Add(even, odd);  // key 0, 2, 1, 3
+  sums = hn::Add(sums, hn::Shuffle1032(sums));
+  sums = hn::Add(sums, hn::Shuffle2301(sums));
+  alignas(64) static constexpr int32_t kFirstOfBlocks[16] = {0, 8, 4, 12};
+  const F32V in_order = hn::TableLookupLanes(sums, hn::SetTableIndices(d, kFirstOfBlocks));
+  hn::StoreU(hn::LowerHalf(hn::LowerHalf(in_order)), hn::FixedTag<float, 4>(), scores);
+}
+#else
+HWY_INLINE void StoreSums(const Chunk (&keys)[4], float* scores) {
+  Four parts[4] = {FoldTo4(keys[0]), FoldTo4(keys[1]), FoldTo4(keys[2]), FoldTo4(keys[3])};
+  Transpose(parts);
+  StoreFour(Add(Add(parts[0], parts[2]), Add(parts[1], parts[3])), scores);
+}
+#endif
+
+// scores[r * 64 + k] = q[r] . key k, for 4 keys.
+//   q      [kRows, q_stride] fp32, zeros from `dim` up to a multiple of 16
+//   keys   4 pointers to rows of `dim` elements
+template <DType kType, size_t kRows>
+HWY_INLINE void ScoresOfFour(const float* q, size_t q_stride, const void* const* keys, size_t dim,
+                             const RowsAhead& ahead, float* scores) {
+  const F32 d;
+  const size_t full = dim / kChunk * kChunk;
+  Chunk sums[kRows][4];
+  for (size_t k = 0; k < 4; ++k) {
+    ahead.Fetch(k);
+    Chunk row_sums[kRows];
+    for (Chunk& sum : row_sums) {
+      for (F32V& v : sum.v) v = hn::Zero(d);
     }
-  } else {
-    const F32 d;
-    for (size_t r = 0; r < kRows; ++r) {
-      for (size_t n = 0; n < kVecs; ++n) sums.v[r][n] = hn::Zero(d);
-    }
-    for (; i < padded_dim; i += kChunk) {
-      F32V key[kVecs];
-      for (size_t n = 0; n < kVecs; ++n) key[n] = hn::LoadU(d, columns + i * kBlock + n * kLanes);
+    const auto add = [&](const Chunk& key, size_t i) HWY_ATTR {
       for (size_t r = 0; r < kRows; ++r) {
-        const F32V query = hn::Set(d, q[r * q_stride + i]);
-        for (size_t n = 0; n < kVecs; ++n) sums.v[r][n] = hn::MulAdd(query, key[n], sums.v[r][n]);
+        for (size_t n = 0; n < kVecsPerChunk; ++n) {
+          const F32V query = hn::LoadU(d, q + r * q_stride + i + n * kLanes);
+          row_sums[r].v[n] = hn::MulAdd(query, key.v[n], row_sums[r].v[n]);
+        }
       }
-    }
+    };
+    for (size_t i = 0; i < full; i += kChunk) add(LoadChunk<kType>(keys[k], i), i);
+    if (HWY_UNLIKELY(full < dim)) add(LoadChunk<kType>(keys[k], full, dim), full);
+    for (size_t r = 0; r < kRows; ++r) sums[r][k] = row_sums[r];
   }
-  return sums;
+  for (size_t r = 0; r < kRows; ++r) StoreSums(sums[r], scores + r * kBlock);
 }
 
 // The same scores from a transposed block.
@@ -222,12 +219,38 @@ HWY_INLINE Tile<kRows, kVecs> SumOfPartials(const float* q, size_t q_stride, con
 template <size_t kRows>
 HWY_INLINE void ScoresFromColumns(const float* q, size_t q_stride, const float* columns, size_t padded_dim,
                                   float* scores) {
-  constexpr size_t kVecs = 2;
+  // Partial sums in the order in which halves can be added as they come: after an odd number, the last two are added,
+  // and that to its neighbour where there are four, and so on, like the carries of a counter.
+  constexpr uint8_t kOrder[kChunk] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+  constexpr size_t kVecs = kLanes == 16 ? 4 : 2;
   const F32 d;
   for (size_t j = 0; j < kBlock; j += kVecs * kLanes) {
-    const auto tile = SumOfPartials<kRows, kVecs, 1>(q, q_stride, columns + j, padded_dim, 0);
-    for (size_t r = 0; r < kRows; ++r) {
-      for (size_t n = 0; n < kVecs; ++n) hn::StoreU(tile.v[r][n], d, scores + r * kBlock + j + n * kLanes);
+    alignas(64) float pending[4][kRows][kVecs * kLanes];
+    for (size_t count = 0; count < kChunk; ++count) {
+      F32V sums[kRows][kVecs];
+      for (size_t r = 0; r < kRows; ++r) {
+        for (size_t n = 0; n < kVecs; ++n) sums[r][n] = hn::Zero(d);
+      }
+      for (size_t i = kOrder[count]; i < padded_dim; i += kChunk) {
+        F32V key[kVecs];
+        for (size_t n = 0; n < kVecs; ++n) key[n] = hn::LoadU(d, columns + i * kBlock + j + n * kLanes);
+        for (size_t r = 0; r < kRows; ++r) {
+          const F32V query = hn::Set(d, q[r * q_stride + i]);
+          for (size_t n = 0; n < kVecs; ++n) sums[r][n] = hn::MulAdd(query, key[n], sums[r][n]);
+        }
+      }
+      size_t level = 0;
+      for (; ((count >> level) & 1) != 0; ++level) {
+        for (size_t r = 0; r < kRows; ++r) {
+          for (size_t n = 0; n < kVecs; ++n) {
+            sums[r][n] = hn::Add(sums[r][n], hn::Load(d, pending[level][r] + n * kLanes));
+          }
+        }
+      }
+      for (size_t r = 0; r < kRows; ++r) {
+        float* to = level == 4 ? scores + r * kBlock + j : pending[level][r];
+        for (size_t n = 0; n < kVecs; ++n) hn::StoreU(sums[r][n], d, to + n * kLanes);
+      }
     }
   }
 }
@@ -259,7 +282,7 @@ struct SoftmaxState {
 struct ScoreOptions {
   float scale = 1;
   float soft_cap = 0;
-  const float* bias = nullptr;  // [64], added last
+  const float* bias = nullptr;  // [rows, 64], added last
 };
 
 HWY_INLINE hn::Mask<F32> LaneMask(uint64_t set, size_t first) {
@@ -268,57 +291,88 @@ HWY_INLINE hn::Mask<F32> LaneMask(uint64_t set, size_t first) {
   return hn::RebindMask(F32(), hn::TestBit(hn::Set(d, static_cast<uint32_t>(set >> first)), lane_bit));
 }
 
-// weights [64]: dot products in, exponentials out, 0 for keys that are not in `visible`. REQUIRES: visible != 0.
-HWY_INLINE SoftmaxState SoftmaxOfBlock(float* weights, uint64_t visible, const ScoreOptions& options) {
+// `kAll`: every query sees every key, so that the sets need not be looked at. It changes no bit.
+template <size_t kRows, bool kAll>
+HWY_INLINE void SoftmaxOfRows(float* weights, const uint64_t* visible, const ScoreOptions& options,
+                              SoftmaxState* states) {
   const F32 d;
   const F32V scale = hn::Set(d, options.scale);
-  F32V max = hn::Set(d, -std::numeric_limits<float>::infinity());
-  for (size_t j = 0; j < kBlock; j += kLanes) {
-    F32V score = hn::Mul(hn::LoadU(d, weights + j), scale);
-    if (HWY_UNLIKELY(options.soft_cap > 0)) {
-      const F32V cap = hn::Set(d, options.soft_cap);
-      score = hn::Mul(cap, hn::Tanh(d, hn::Div(score, cap)));
+  // Phase by phase for all queries: the reductions of one hide behind those of the others.
+  F32V max[kRows];
+  for (size_t r = 0; r < kRows; ++r) {
+    max[r] = hn::Set(d, -std::numeric_limits<float>::infinity());
+    for (size_t j = 0; j < kBlock; j += kLanes) {
+      float* at = weights + r * kBlock + j;
+      F32V score = hn::Mul(hn::LoadU(d, at), scale);
+      if (HWY_UNLIKELY(options.soft_cap > 0)) {
+        const F32V cap = hn::Set(d, options.soft_cap);
+        score = hn::Mul(cap, hn::Tanh(d, hn::Div(score, cap)));
+      }
+      if (HWY_UNLIKELY(options.bias != nullptr)) score = hn::Add(score, hn::LoadU(d, options.bias + r * kBlock + j));
+      hn::StoreU(score, d, at);
+      const F32V greater = hn::Max(max[r], score);
+      max[r] = kAll ? greater : hn::IfThenElse(LaneMask(visible[r], j), greater, max[r]);
     }
-    if (options.bias != nullptr) score = hn::Add(score, hn::LoadU(d, options.bias + j));
-    hn::StoreU(score, d, weights + j);
-    max = hn::IfThenElse(LaneMask(visible, j), hn::Max(max, score), max);
   }
-  SoftmaxState state;
-  const F32V greatest = hn::MaxOfLanes(d, max);
-  state.max = hn::GetLane(greatest);
-  F32V sum = hn::Zero(d);
-  for (size_t j = 0; j < kBlock; j += kLanes) {
-    const F32V weight = ExpOfNonPositive(hn::Sub(hn::LoadU(d, weights + j), greatest));
-    const F32V kept = hn::IfThenElseZero(LaneMask(visible, j), weight);
-    hn::StoreU(kept, d, weights + j);
-    sum = hn::Add(sum, kept);
+  for (size_t r = 0; r < kRows; ++r) max[r] = hn::MaxOfLanes(d, max[r]);
+  F32V sum[kRows];
+  for (size_t r = 0; r < kRows; ++r) {
+    sum[r] = hn::Zero(d);
+    for (size_t j = 0; j < kBlock; j += kLanes) {
+      float* at = weights + r * kBlock + j;
+      F32V weight = ExpOfNonPositive(hn::Sub(hn::LoadU(d, at), max[r]));
+      if constexpr (!kAll) weight = hn::IfThenElseZero(LaneMask(visible[r], j), weight);
+      hn::StoreU(weight, d, at);
+      sum[r] = hn::Add(sum[r], weight);
+    }
   }
-  state.sum = hn::GetLane(hn::SumOfLanes(d, sum));
-  return state;
+  for (size_t r = 0; r < kRows; ++r) {
+    states[r].max = hn::GetLane(max[r]);
+    states[r].sum = hn::GetLane(hn::SumOfLanes(d, sum[r]));
+  }
 }
 
-// One pass of WeightedSum over kVecs vectors of dimensions, from dimension `i`.
-template <DType kType, size_t kRows, size_t kVecs>
-HWY_INLINE void WeightedSumPass(const float* weights, const uint64_t* visible, const void* const* values, size_t dim,
-                                size_t i, float* out, size_t out_stride) {
+// weights [kRows, 64]: dot products in, exponentials out, 0 for keys that are not in the query's set.
+template <size_t kRows>
+HWY_INLINE void Softmax(float* weights, const uint64_t* visible, const ScoreOptions& options, SoftmaxState* states) {
+  if (Intersection<kRows>(visible) == ~uint64_t{0}) {
+    SoftmaxOfRows<kRows, true>(weights, visible, options, states);
+  } else {
+    SoftmaxOfRows<kRows, false>(weights, visible, options, states);
+  }
+}
+
+// One pass of AddValues over kVecs vectors of dimensions, from dimension `i`. `kFull`: the row reaches over them all.
+template <DType kType, size_t kRows, size_t kVecs, bool kFull>
+HWY_INLINE void AddValuesPass(const float* weights, const uint64_t* visible, uint64_t keys, const void* const* values,
+                              size_t dim, size_t i, const RowsAhead& ahead, float* out, size_t out_stride) {
   const F32 d;
   F32V sums[kRows][kVecs];
   for (size_t r = 0; r < kRows; ++r) {
-    for (size_t n = 0; n < kVecs; ++n) sums[r][n] = hn::Zero(d);
+    for (size_t n = 0; n < kVecs; ++n) sums[r][n] = hn::LoadU(d, out + r * out_stride + i + n * kLanes);
   }
-  const uint64_t common = Intersection<kRows>(visible);
-  for (uint64_t rest = Union<kRows>(visible); rest != 0; rest &= rest - 1) {
-    const auto j = static_cast<size_t>(std::countr_zero(rest));
+  const auto add_key = [&](size_t j, auto everyone) HWY_ATTR {
+    if (ahead.rows != nullptr) ahead.Fetch(j);
     F32V value[kVecs];
     for (size_t n = 0; n < kVecs; n += kVecsPerChunk) {
-      const Chunk chunk = LoadChunk<kType>(values[j], i + n * kLanes, dim);
+      const size_t at = i + n * kLanes;
+      const Chunk chunk = kFull ? LoadChunk<kType>(values[j], at) : LoadChunk<kType>(values[j], at, dim);
       for (size_t m = 0; m < kVecsPerChunk; ++m) value[n + m] = chunk.v[m];
     }
-    const bool everyone = ((common >> j) & 1) != 0;
     for (size_t r = 0; r < kRows; ++r) {
-      if (HWY_UNLIKELY(!everyone && ((visible[r] >> j) & 1) == 0)) continue;
+      if (!everyone() && ((visible[r] >> j) & 1) == 0) continue;
       const F32V weight = hn::Set(d, weights[r * kBlock + j]);
       for (size_t n = 0; n < kVecs; ++n) sums[r][n] = hn::MulAdd(weight, value[n], sums[r][n]);
+    }
+  };
+  const uint64_t seen = keys & Union<kRows>(visible);
+  if (seen == (keys & Intersection<kRows>(visible))) {
+    for (uint64_t rest = seen; rest != 0; rest &= rest - 1) {
+      add_key(static_cast<size_t>(std::countr_zero(rest)), std::true_type());
+    }
+  } else {
+    for (uint64_t rest = seen; rest != 0; rest &= rest - 1) {
+      add_key(static_cast<size_t>(std::countr_zero(rest)), std::false_type());
     }
   }
   for (size_t r = 0; r < kRows; ++r) {
@@ -326,40 +380,56 @@ HWY_INLINE void WeightedSumPass(const float* weights, const uint64_t* visible, c
   }
 }
 
-// out[r] = sum over the keys j of visible[r], in ascending order, of weights[r * 64 + j] * value j
+// out[r] += weights[r * 64 + j] * value j, for the keys j of `keys` that are in visible[r], in ascending order.
 //   values  64 pointers to rows of `dim` elements; only visible ones are read
-//   out     [kRows, out_stride] fp32, written up to the next multiple of 16
+//   out     [kRows, out_stride] fp32, up to the next multiple of 16
 template <DType kType, size_t kRows>
-HWY_INLINE void WeightedSum(const float* weights, const uint64_t* visible, const void* const* values, size_t dim,
-                            float* out, size_t out_stride) {
+HWY_INLINE void AddValues(const float* weights, const uint64_t* visible, uint64_t keys, const void* const* values,
+                          size_t dim, const RowsAhead& ahead, float* out, size_t out_stride) {
   // The sums of one pass fill half of the registers: 32 with AVX-512, else 16.
   constexpr size_t kChunksPerPass = kLanes == 16 ? 4 : 1;
   constexpr size_t kPass = kChunksPerPass * kChunk;
+  constexpr size_t kPassVecs = kChunksPerPass * kVecsPerChunk;
   size_t i = 0;
   for (; i + kPass <= dim; i += kPass) {
-    WeightedSumPass<kType, kRows, kChunksPerPass * kVecsPerChunk>(weights, visible, values, dim, i, out, out_stride);
+    AddValuesPass<kType, kRows, kPassVecs, true>(weights, visible, keys, values, dim, i, i == 0 ? ahead : RowsAhead{},
+                                                 out, out_stride);
   }
   for (; i < dim; i += kChunk) {
-    WeightedSumPass<kType, kRows, kVecsPerChunk>(weights, visible, values, dim, i, out, out_stride);
+    AddValuesPass<kType, kRows, kVecsPerChunk, false>(weights, visible, keys, values, dim, i,
+                                                      i == 0 ? ahead : RowsAhead{}, out, out_stride);
   }
 }
 
-// Adds a later block (its state and weighted sum) to an accumulated one. Both [padded_dim], a multiple of 16.
-HWY_INLINE void Merge(const SoftmaxState& block, const float* block_sum, size_t padded_dim, SoftmaxState& state,
-                      float* sum) {
-  if (block.sum == 0) return;
+// Adds a later block of each query (state and weighted sum) to what was accumulated before it; an empty one changes
+// nothing. Sums are [kRows, padded_dim], padded_dim a multiple of 16.
+template <size_t kRows>
+HWY_INLINE void Merge(const SoftmaxState* blocks, const float* block_sums, size_t padded_dim, SoftmaxState* states,
+                      float* sums) {
+  static_assert(kRows <= kMaxRows && kMaxRows <= kChunk);
   const F32 d;
-  const bool raises = block.max > state.max;
-  const float shrink = ExpOfNonPositive(raises ? state.max - block.max : block.max - state.max);
-  const float old_factor = raises ? shrink : 1.0F;
-  const float new_factor = raises ? 1.0F : shrink;
-  state.sum = state.sum * old_factor + block.sum * new_factor;
-  if (raises) state.max = block.max;
-  const F32V old_weight = hn::Set(d, old_factor);
-  const F32V new_weight = hn::Set(d, new_factor);
-  for (size_t i = 0; i < padded_dim; i += kLanes) {
-    const F32V added = hn::Mul(hn::LoadU(d, block_sum + i), new_weight);
-    hn::StoreU(hn::MulAdd(hn::LoadU(d, sum + i), old_weight, added), d, sum + i);
+  // The side with the lower maximum shrinks by exp(lower - higher).
+  alignas(64) float shrink[kChunk] = {};
+  for (size_t r = 0; r < kRows; ++r) {
+    const float difference = blocks[r].max - states[r].max;
+    shrink[r] = blocks[r].max > states[r].max ? -difference : difference;
+  }
+  for (size_t r = 0; r < kRows; r += kLanes) {
+    hn::Store(ExpOfNonPositive(hn::Load(d, shrink + r)), d, shrink + r);
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    if (blocks[r].sum == 0) continue;
+    const bool raises = blocks[r].max > states[r].max;
+    const float old_factor = raises ? shrink[r] : 1.0F;
+    const float new_factor = raises ? 1.0F : shrink[r];
+    states[r].sum = states[r].sum * old_factor + blocks[r].sum * new_factor;
+    if (raises) states[r].max = blocks[r].max;
+    const F32V old_weight = hn::Set(d, old_factor);
+    const F32V new_weight = hn::Set(d, new_factor);
+    for (size_t i = r * padded_dim; i < (r + 1) * padded_dim; i += kLanes) {
+      const F32V added = hn::Mul(hn::LoadU(d, block_sums + i), new_weight);
+      hn::StoreU(hn::MulAdd(hn::LoadU(d, sums + i), old_weight, added), d, sums + i);
+    }
   }
 }
 

@@ -8,6 +8,18 @@
 namespace offgraph::kernels {
 namespace {
 
+// Segments with at most so many queries per kv head are split over blocks; with more, there is enough to do in
+// parallel without.
+constexpr size_t kMaxSplitRows = 64;
+
+// With more queries on a kv head than this it pays to transpose a block of K, so that keys lie in the lanes.
+constexpr size_t kMaxStreamedRows = 8;
+
+// Neighbouring blocks that one thread reads, at most.
+constexpr size_t kMaxStreamedBlocks = 4;
+
+constexpr size_t PaddedTo16(int64_t n) { return (static_cast<size_t>(n) + 15) / 16 * 16; }
+
 // The lowest `count` keys of a block.
 uint64_t Lowest(int64_t count) {
   if (count <= 0) return 0;
@@ -110,6 +122,69 @@ uint64_t ApplyMask(const MaskView& mask, int64_t head, int64_t token, const Bloc
     if (keep) kept |= uint64_t{1} << j;
   }
   return kept;
+}
+
+AttentionCall::AttentionCall(const KvPool& kv_pool, std::span<const AttentionSegment> all, const HeadsView& queries,
+                             const MutableHeadsView& output, const AttentionOptions& attention_options, size_t threads)
+    : pool(kv_pool),
+      segments(all),
+      q(queries),
+      out(output),
+      options(attention_options),
+      n_kv_heads(static_cast<size_t>(kv_pool.n_kv_heads)),
+      group(static_cast<size_t>(attention_options.n_heads / kv_pool.n_kv_heads)),
+      k_padded(PaddedTo16(kv_pool.k_dim)),
+      v_padded(PaddedTo16(kv_pool.v_dim)),
+      blocks(all.size()) {
+  size_t all_rows = 0;
+  for (const AttentionSegment& segment : segments) all_rows += static_cast<size_t>(segment.tokens) * group * n_kv_heads;
+  // Small tiles where large ones would leave threads without work.
+  const size_t tile_rows = std::clamp<size_t>(all_rows / (8 * threads) / 4 * 4, 32, kMaxTileRows);
+  bool streams_only = true;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const AttentionSegment& segment = segments[s];
+    ListBlocks(segment.reads, blocks[s]);
+    const int64_t last = segment.position + segment.tokens - 1;
+    std::erase_if(blocks[s],
+                  [&](const BlockRef& block) { return !BlockMatters(block.first, segment.position, last, options); });
+    const size_t rows = static_cast<size_t>(segment.tokens) * group;
+    if (rows > kMaxSplitRows) {
+      AddTiles(s, rows, tile_rows);
+    } else {
+      AddBlocks(s, rows);
+    }
+    streams_only = streams_only && rows <= kMaxStreamedRows;
+  }
+  if (streams_only) task_grain = std::clamp<size_t>(tasks.size() / (4 * threads), 1, kMaxStreamedBlocks);
+}
+
+void AttentionCall::AddTiles(size_t segment, size_t rows, size_t tile_rows) {
+  for (size_t row = 0; row < rows; row += tile_rows) {
+    for (size_t head = 0; head < n_kv_heads; ++head) {
+      tasks.push_back({.queries = {segment, static_cast<int64_t>(head), row, std::min(tile_rows, rows - row)}});
+    }
+  }
+}
+
+void AttentionCall::AddBlocks(size_t segment, size_t rows) {
+  const bool streams = rows <= kMaxStreamedRows && rows * n_kv_heads <= kMaxTileRows;
+  for (size_t block = 0; block < blocks[segment].size(); ++block) {
+    for (size_t head = 0; head < (streams ? 1 : n_kv_heads); ++head) {
+      tasks.push_back({.kind = streams ? TaskKind::kStream : TaskKind::kBlock,
+                       .queries = {segment, static_cast<int64_t>(head), 0, rows},
+                       .block = block,
+                       .partial = partials + (block * n_kv_heads + head) * rows});
+    }
+  }
+  for (size_t head = 0; head < n_kv_heads; ++head) {
+    for (size_t row = 0; row < rows; ++row) {
+      reductions.push_back({.query = {segment, static_cast<int64_t>(head), row, 1},
+                            .partial = partials + head * rows + row,
+                            .blocks = blocks[segment].size(),
+                            .stride = n_kv_heads * rows});
+    }
+  }
+  partials += blocks[segment].size() * n_kv_heads * rows;
 }
 
 }  // namespace offgraph::kernels

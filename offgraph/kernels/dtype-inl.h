@@ -130,19 +130,21 @@ struct Chunk {
   F32V v[kVecsPerChunk];
 };
 
-// Elements [i, i + 16) of a row of `count`; those past the end are not read and count as 0. REQUIRES: i < count.
+// Elements [i, i + 16) of a row.
 template <DType kType>
-HWY_INLINE Chunk LoadChunk(const void* row, size_t i, size_t count) {
+HWY_INLINE Chunk LoadChunk(const void* row, size_t i) {
   Chunk chunk;
-  alignas(64) uint8_t padded[kChunk * SizeOf(kType)];
-  if (HWY_UNLIKELY(i + kChunk > count)) {
-    std::memset(padded, 0, sizeof(padded));
-    std::memcpy(padded, static_cast<const uint8_t*>(row) + i * SizeOf(kType), (count - i) * SizeOf(kType));
-    row = padded;
-    i = 0;
-  }
   for (size_t n = 0; n < kVecsPerChunk; ++n) chunk.v[n] = LoadF32<kType>(row, i + n * kLanes);
   return chunk;
+}
+
+// The same of a row of `count` elements: those past the end are not read and count as 0. REQUIRES: i < count.
+template <DType kType>
+HWY_INLINE Chunk LoadChunk(const void* row, size_t i, size_t count) {
+  if (i + kChunk <= count) return LoadChunk<kType>(row, i);
+  alignas(64) uint8_t padded[kChunk * SizeOf(kType)] = {};
+  std::memcpy(padded, static_cast<const uint8_t*>(row) + i * SizeOf(kType), (count - i) * SizeOf(kType));
+  return LoadChunk<kType>(padded, 0);
 }
 
 // Calls f(std::integral_constant<DType, type>) so that the type becomes a constant.

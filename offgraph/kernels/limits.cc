@@ -44,6 +44,7 @@ int64_t SpinFloat(int64_t rounds) {
   hn::Vec<decltype(d)> sums[kSums];
   for (auto& sum : sums) sum = hn::Set(d, source);
   for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
     for (auto& sum : sums) sum = hn::MulAdd(sum, factor, factor);
   }
   auto total = sums[0];

@@ -47,6 +47,7 @@ static int64_t SpinAvx2(int64_t rounds) {
   for (int64_t round = 0; round < rounds; ++round) {
     // Keeps the compiler from moving the products out of the loop.
     asm volatile("" : "+x"(a));
+#pragma GCC unroll 12
     for (auto& sum : sums) {
       sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(a, a), ones));
       asm volatile("" : "+x"(sum));
@@ -64,6 +65,7 @@ static int64_t SpinAvx512(int64_t rounds) {
   for (auto& sum : sums) sum = _mm512_setzero_si512();
   for (int64_t round = 0; round < rounds; ++round) {
     asm volatile("" : "+v"(a));
+#pragma GCC unroll 12
     for (auto& sum : sums) {
       sum = _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(a, a), ones));
       asm volatile("" : "+v"(sum));
@@ -79,6 +81,7 @@ static int64_t SpinVnni(int64_t rounds) {
   __m512i sums[kSums];
   for (auto& sum : sums) sum = _mm512_setzero_si512();
   for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
     for (auto& sum : sums) {
       sum = _mm512_dpbusd_epi32(sum, a, a);
       asm volatile("" : "+v"(sum));

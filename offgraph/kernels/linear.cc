@@ -19,9 +19,42 @@ HWY_BEFORE_NAMESPACE();
 namespace offgraph::kernels {
 namespace HWY_NAMESPACE {
 
-// Registers for sums: AVX-512 and NEON have 32, AVX2 has 16.
-constexpr int kTileRows = 4;
-constexpr int kTileVectors = (HWY_TARGET == HWY_AVX2 || kLanes == 1) ? 2 : 6;
+// A register tile: kTileRows rows of x times kTileVectors rows (or vectors of columns) of the weight. AVX-512 and NEON
+// have 32 registers, AVX2 has 16.
+constexpr int kTileRows = (HWY_TARGET == HWY_AVX2 || kLanes == 1) ? 2 : 6;
+constexpr int kTileVectors = 4;
+
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void SumLanesOf4(F32V a, F32V b, F32V c, F32V d, float* HWY_RESTRICT out) {
+  out[0] = hn::GetLane(a);
+  out[1] = hn::GetLane(b);
+  out[2] = hn::GetLane(c);
+  out[3] = hn::GetLane(d);
+}
+#else
+// Adds halves of a vector until 128 bits are left, and stores those.
+template <class D>
+HWY_INLINE void StoreSumOfBlocks(D d, hn::Vec<D> v, float* HWY_RESTRICT out) {
+  if constexpr (hn::MaxLanes(D()) > 4) {
+    const hn::Half<D> half;
+    StoreSumOfBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), out);
+  } else {
+    hn::StoreU(v, d, out);
+  }
+}
+
+// The sums of all lanes of four vectors, to out[0, 4): of every 128 bits lanes i and i + 2, then those two sums, then
+// halves of the vector.
+HWY_INLINE void SumLanesOf4(F32V a, F32V b, F32V c, F32V d, float* HWY_RESTRICT out) {
+  const F32 df;
+  const hn::Repartition<uint64_t, F32> du64;
+  const auto ab = hn::BitCast(du64, hn::Add(hn::InterleaveLower(df, a, b), hn::InterleaveUpper(df, a, b)));
+  const auto cd = hn::BitCast(du64, hn::Add(hn::InterleaveLower(df, c, d), hn::InterleaveUpper(df, c, d)));
+  const auto even = hn::BitCast(df, hn::InterleaveLower(du64, ab, cd));
+  const auto odd = hn::BitCast(df, hn::InterleaveUpper(du64, ab, cd));
+  StoreSumOfBlocks(df, hn::Add(even, odd), out);
+}
+#endif
 
 struct Panel {
   const float* data;
@@ -85,8 +118,9 @@ struct DotKernel {
         for (int i = 0; i < kRows; ++i) sums[i][j] = hn::MulAdd(xs[i], ws, sums[i][j]);
       }
     }
+    static_assert(kTileColumns == 4);
     for (int i = 0; i < kRows; ++i) {
-      for (int j = 0; j < kTileColumns; ++j) out[i * out_stride + j] = hn::GetLane(hn::SumOfLanes(d, sums[i][j]));
+      SumLanesOf4(sums[i][0], sums[i][1], sums[i][2], sums[i][3], out + i * out_stride);
     }
   }
 };
@@ -144,6 +178,17 @@ struct Rows {
   int64_t stride;
 };
 
+// The tile of `rows` rows, at most kRows, by the kernel's function for that many.
+template <class Kernel, int kRows>
+HWY_INLINE void MultiplyTile(int64_t rows, const float* x, int64_t x_stride, const Panel& panel, int64_t column,
+                             int64_t padded_k, float* out) {
+  if (rows == kRows) {
+    Kernel::template Tile<kRows>(x, x_stride, panel, column, padded_k, out, Kernel::kMaxPanelColumns);
+  } else if constexpr (kRows > 1) {
+    MultiplyTile<Kernel, kRows - 1>(rows, x, x_stride, panel, column, padded_k, out);
+  }
+}
+
 // Rows [row, row + rows) of the result, columns [begin, begin + count), which are `panel`.
 template <class Kernel>
 void MultiplyPanel(const LinearJob& job, const Rows& x, int64_t slab_row, int64_t row, int64_t rows, const Panel& panel,
@@ -155,23 +200,11 @@ void MultiplyPanel(const LinearJob& job, const Rows& x, int64_t slab_row, int64_
     const int64_t tile_rows = std::min<int64_t>(kTileRows, row + rows - i);
     const float* xi = x.data + (i - slab_row) * x.stride;
     for (int64_t j = 0; j < count; j += Kernel::kTileColumns) {
-      float* out = sums + j;
-      switch (tile_rows) {
-        case 1:
-          Kernel::template Tile<1>(xi, x.stride, panel, j, padded_k, out, kMaxColumns);
-          break;
-        case 2:
-          Kernel::template Tile<2>(xi, x.stride, panel, j, padded_k, out, kMaxColumns);
-          break;
-        case 3:
-          Kernel::template Tile<3>(xi, x.stride, panel, j, padded_k, out, kMaxColumns);
-          break;
-        default:
-          Kernel::template Tile<4>(xi, x.stride, panel, j, padded_k, out, kMaxColumns);
-      }
+      MultiplyTile<Kernel, kTileRows>(tile_rows, xi, x.stride, panel, j, padded_k, sums + j);
     }
-    for (int64_t t = 0; t < tile_rows; ++t)
+    for (int64_t t = 0; t < tile_rows; ++t) {
       FinishRow(job.epilogue, job.y, i + t, begin, count, sums + t * kMaxColumns, addend);
+    }
   }
 }
 

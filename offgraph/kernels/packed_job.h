@@ -19,19 +19,19 @@ inline constexpr float kPackedLargest = 2039.0F;
 // lies in one piece for AMX.
 struct PackedRows {
   const int8_t* codes = nullptr;        // [rows / batch][k / 32][batch][64]: 32 times hi, then 32 times lo
-  const float* scales = nullptr;        // [rows / batch * batch][units]
-  const int32_t* zero_sums = nullptr;   // [rows / batch * batch][pieces]: -zero * (sum of the codes)
-  const float* bias_factors = nullptr;  // [rows / batch * batch][pieces]: scale * (sum of the codes)
+  const float* scales = nullptr;        // [rows / batch][units][batch]
+  const int32_t* zero_sums = nullptr;   // [rows / batch][pieces][batch]: -zero * (sum of the codes)
+  const float* bias_factors = nullptr;  // [rows / batch][pieces][batch]: scale * (sum of the codes)
   int64_t batch = 1;
 };
 
 // Where a row's quantized form goes.
 struct PackedRowOut {
-  int8_t* codes;
-  int64_t tile_stride;  // bytes from one tile of the row to its next
-  float* scales;
-  int32_t* zero_sums;
-  float* bias_factors;
+  int8_t* codes = nullptr;
+  int64_t batch = 1;  // distance from one number of the row to its next, and from a tile in units of 64
+  float* scales = nullptr;
+  int32_t* zero_sums = nullptr;  // null: sums are not wanted
+  float* bias_factors = nullptr;
 };
 
 struct PackedJob {

@@ -72,7 +72,7 @@ __attribute__((noinline)) void MultiplyBlock(const PackedJob& job, int64_t row, 
 #pragma GCC unroll 4
       for (int m = 0; m < kRows; ++m) {
         hi[m] = V::Zero();
-        lo[m] = V::SetInt(zero_sums[m * job.pieces + p]);
+        lo[m] = V::SetInt(zero_sums[p * kRows + m]);
       }
       for (int64_t tile = 0; tile < tiles_per_piece; ++tile) {
         AddTile<V, kBits, kRows>(codes, x, hi, lo);
@@ -85,13 +85,13 @@ __attribute__((noinline)) void MultiplyBlock(const PackedJob& job, int64_t row, 
     }
 #pragma GCC unroll 4
     for (int m = 0; m < kRows; ++m) {
-      total[m] = V::MulAdd(part[m], V::SetFloat(unit_scales[m * job.units + unit]), total[m]);
+      total[m] = V::MulAdd(part[m], V::SetFloat(unit_scales[unit * kRows + m]), total[m]);
     }
     for (int64_t p = piece; biases != nullptr && p < piece + unit_pieces; ++p) {
       const Float bias = V::LoadFloats(type, biases + p / pieces_per_group * group_bytes);
 #pragma GCC unroll 4
       for (int m = 0; m < kRows; ++m) {
-        total[m] = V::MulAdd(bias, V::SetFloat(factors[m * job.pieces + p]), total[m]);
+        total[m] = V::MulAdd(bias, V::SetFloat(factors[p * kRows + m]), total[m]);
       }
     }
     piece += unit_pieces;

@@ -18,6 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace offgraph::kernels::HWY_NAMESPACE {
 
 using I32 = hn::Rebind<int32_t, F32>;
+using I32V = hn::Vec<I32>;
 
 // The scale of a unit and what its values are multiplied by to get codes. A unit too small for its inverse is zero, one
 // that holds infinity or NaN is NaN as a whole.
@@ -39,56 +40,69 @@ inline UnitScale ScaleOf(const float* HWY_RESTRICT x, int64_t count) {
 }
 
 // 32 codes of `x`, to hi [32] and lo [32]; returns their sum.
-inline int32_t QuantizeTile(const float* HWY_RESTRICT x, float inverse, int8_t* HWY_RESTRICT out) {
-  if (inverse == 0.0F) {
-    std::fill_n(out, 2 * kPackedTile, int8_t{0});
-    return 0;
-  }
+inline I32V QuantizeTile(const float* HWY_RESTRICT x, float inverse, int8_t* HWY_RESTRICT out) {
   const F32 d;
   const I32 di;
   const hn::Rebind<int8_t, F32> d8;
-  auto sum = hn::Zero(di);
+  // Adding 1.5 * 2^23 rounds to an integer, to nearest even, and leaves it in the lowest bits.
+  const auto magic = hn::Set(d, 0x1.8p23F);
+  const auto offset = hn::Set(di, 0x4B400000 - 8);
+  I32V sum = hn::Zero(di);
   for (size_t i = 0; i < kPackedTile; i += kLanes) {
-    const auto code = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
-    const auto hi = hn::ShiftRight<4>(hn::Add(code, hn::Set(di, 8)));
-    const auto lo = hn::Sub(code, hn::ShiftLeft<4>(hi));
+    const auto rounded = hn::Add(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)), magic);
+    const auto code = hn::Sub(hn::BitCast(di, rounded), offset);  // and 8 more
+    const auto hi = hn::ShiftRight<4>(code);
+    const auto lo = hn::Sub(hn::And(code, hn::Set(di, 15)), hn::Set(di, 8));
     hn::StoreU(hn::DemoteTo(d8, hi), d8, out + i);
     hn::StoreU(hn::DemoteTo(d8, lo), d8, out + kPackedTile + i);
-    sum = hn::Add(sum, code);
+    sum = hn::Add(sum, hn::Sub(code, hn::Set(di, 8)));
   }
-  return hn::GetLane(hn::SumOfLanes(di, sum));
+  return sum;
 }
 
 // Quantizes row `row` of `view`, [k].
 void QuantizeRow(const MatrixView& view, int64_t row, const PackedWeights& w, const PackedRowOut& out) {
-  alignas(64) float x[kPackedUnit];
+  float* x = ThreadScratch<struct QuantizeTag>::Get<float>(static_cast<size_t>(w.k()));
+  ReadRow(view, row, 0, w.k(), x);
+  const I32 di;
   const int64_t tiles_per_piece = std::min(w.group_size(), kPackedUnit) / kPackedTile;
   for (int64_t unit = 0; unit * kPackedUnit < w.k(); ++unit) {
     const int64_t begin = unit * kPackedUnit;
     const int64_t count = std::min<int64_t>(kPackedUnit, w.k() - begin);
-    ReadRow(view, row, begin, count, x);
-    const UnitScale scale = ScaleOf(x, count);
-    out.scales[unit] = scale.scale;
-    int32_t sum = 0;
+    const UnitScale scale = ScaleOf(x + begin, count);
+    out.scales[unit * out.batch] = scale.scale;
+    if (scale.inverse == 0.0F) std::fill_n(x + begin, count, 0.0F);  // no code, whatever it is
+    I32V sum = hn::Zero(di);
     for (int64_t i = 0; i < count / kPackedTile; ++i) {
       const int64_t tile = unit * 2 + i;
-      sum += QuantizeTile(x + i * kPackedTile, scale.inverse, out.codes + tile * out.tile_stride);
-      if ((tile + 1) % tiles_per_piece != 0) continue;
+      sum = hn::Add(
+          sum, QuantizeTile(x + tile * kPackedTile, scale.inverse, out.codes + tile * out.batch * 2 * kPackedTile));
+      if (out.zero_sums == nullptr || (i + 1) % tiles_per_piece != 0) continue;
       const int64_t piece = tile / tiles_per_piece;
-      out.zero_sums[piece] = -w.zero() * sum;
-      out.bias_factors[piece] = scale.scale * static_cast<float>(sum);
-      sum = 0;
+      const int32_t total = hn::GetLane(hn::SumOfLanes(di, sum));
+      out.zero_sums[piece * out.batch] = -w.zero() * total;
+      out.bias_factors[piece * out.batch] = scale.scale * static_cast<float>(total);
+      sum = hn::Zero(di);
     }
   }
 }
 
-// Columns [begin, begin + count) of row `row` of y.
-void FinishSums(const Epilogue& epilogue, const MutableMatrixView& y, int64_t row, int64_t begin, int64_t count,
-                float* sums) {
+// Rows [row, row + rows), columns [begin, begin + count) of y. `sums` is [rows][kPackedPair], or one row of `count`.
+void FinishSums(const Epilogue& epilogue, const MutableMatrixView& y, int64_t row, int64_t rows, int64_t begin,
+                int64_t count, float* sums) {
   constexpr int64_t kAtOnce = 256;
   alignas(64) float addend[kAtOnce];
-  for (int64_t i = 0; i < count; i += kAtOnce) {
-    FinishRow(epilogue, y, row, begin + i, std::min(kAtOnce, count - i), sums + i, addend);
+  // Rows of y are pages apart: their lines are asked for ahead of the stores.
+  constexpr int64_t kAhead = 16;
+  const auto element = static_cast<int64_t>(SizeOf(y.type));
+  char* ahead = static_cast<char*>(y.data) + ((row + kAhead) * y.row_stride + begin) * element;
+  for (int64_t r = 0; r < rows; ++r, ahead += y.row_stride * element) {
+    if (r + kAhead < rows) {
+      for (int64_t byte = 0; byte < count * element; byte += 64) __builtin_prefetch(ahead + byte, 1);
+    }
+    for (int64_t i = 0; i < count; i += kAtOnce) {
+      FinishRow(epilogue, y, row + r, begin + i, std::min(kAtOnce, count - i), sums + r * kPackedPair + i, addend);
+    }
   }
 }
 
@@ -103,27 +117,29 @@ HWY_EXPORT(QuantizeRow);
 HWY_EXPORT(FinishSums);
 
 // Rows of x that are quantized at once; they stay in the second-level cache.
-constexpr int64_t kSlabRows = 1024;
+constexpr int64_t kSlabRows = 256;
 
 using Kernel = void (*)(const PackedJob& job, const PackedTask& task);
 
 struct Method {
   Kernel kernel;
   int64_t batch;
+  bool wants_sums;  // of the activations' codes
 };
-Method Choose(DotIsa isa, int64_t rows) {
+Method Choose(DotIsa isa, int64_t rows, const PackedWeights& w) {
 #if defined(__x86_64__)
   // Unpacking weights for the tile registers pays from a few rows on.
-  constexpr int64_t kLeastAmxRows = 5;
-  if (isa == DotIsa::kAmx && rows >= kLeastAmxRows) return {MultiplyAmx, kPackedBlock};
+  constexpr int64_t kLeastAmxRows = 7;
+  if (isa == DotIsa::kAmx && rows >= kLeastAmxRows) return {MultiplyAmx, kPackedBlock, w.has_biases()};
   constexpr std::array<Kernel, 5> kKernels = {MultiplyPortable, MultiplyAvx2, MultiplyAvx512, MultiplyVnni,
                                               MultiplyVnni};
   const Kernel kernel = kKernels[static_cast<size_t>(isa)];
 #else
   static_cast<void>(isa);
+  static_cast<void>(w);
   const Kernel kernel = MultiplyPortable;
 #endif
-  return {kernel, rows >= 3 ? 4 : rows};
+  return {kernel, rows >= 3 ? 4 : rows, true};
 }
 
 // The memory of PackedRows, carved from one buffer.
@@ -148,8 +164,9 @@ struct RowsMemory {
 };
 
 // Rows [first, first + rows) of x, then rows of zeros up to a whole batch.
-PackedJob QuantizeSlab(const MatrixView& x, int64_t first, int64_t rows, const PackedWeights& w, int64_t batch,
+PackedJob QuantizeSlab(const MatrixView& x, int64_t first, int64_t rows, const PackedWeights& w, const Method& method,
                        ThreadPool& threads) {
+  const int64_t batch = method.batch;
   PackedJob job;
   job.w = &w;
   job.units = (w.k() + kPackedUnit - 1) / kPackedUnit;
@@ -159,17 +176,23 @@ PackedJob QuantizeSlab(const MatrixView& x, int64_t first, int64_t rows, const P
   const RowsMemory memory(w, padded, job.units, job.pieces);
   job.x = {memory.codes, memory.scales, memory.zero_sums, memory.bias_factors, batch};
   static constexpr float kZeros[kPackedUnit] = {};
-  threads.ParallelFor(
-      static_cast<size_t>(padded), static_cast<size_t>(16 * 1024 / w.k() + 1), [&](size_t begin, size_t end) {
-        for (auto row = static_cast<int64_t>(begin); row < static_cast<int64_t>(end); ++row) {
-          const PackedRowOut out = {memory.codes + row / batch * batch * w.k() * 2 + row % batch * 64, batch * 64,
-                                    memory.scales + row * job.units, memory.zero_sums + row * job.pieces,
-                                    memory.bias_factors + row * job.pieces};
-          const MatrixView zeros = {kZeros, DType::kFloat32, 0, 0};
-          const bool real = row < rows;
-          HWY_DYNAMIC_DISPATCH(QuantizeRow)(real ? x : zeros, real ? first + row : 0, w, out);
-        }
-      });
+  threads.ParallelFor(static_cast<size_t>(padded), static_cast<size_t>(16 * 1024 / w.k() + 1),
+                      [&](size_t begin, size_t end) {
+                        for (auto row = static_cast<int64_t>(begin); row < static_cast<int64_t>(end); ++row) {
+                          const auto at = [&](int64_t per_row) { return row / batch * batch * per_row + row % batch; };
+                          PackedRowOut out;
+                          out.codes = memory.codes + at(w.k() / kPackedTile) * 2 * kPackedTile;
+                          out.batch = batch;
+                          out.scales = memory.scales + at(job.units);
+                          if (method.wants_sums) {
+                            out.zero_sums = memory.zero_sums + at(job.pieces);
+                            out.bias_factors = memory.bias_factors + at(job.pieces);
+                          }
+                          const MatrixView zeros = {kZeros, DType::kFloat32, 0, 0};
+                          const bool real = row < rows;
+                          HWY_DYNAMIC_DISPATCH(QuantizeRow)(real ? x : zeros, real ? first + row : 0, w, out);
+                        }
+                      });
   return job;
 }
 
@@ -181,8 +204,8 @@ void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeight
   const int64_t pairs = (blocks + 1) / 2;
   for (int64_t slab = 0; slab < m; slab += kSlabRows) {
     const int64_t rows = std::min(kSlabRows, m - slab);
-    const Method method = Choose(isa, rows);
-    const PackedJob job = QuantizeSlab(x, slab, rows, w, method.batch, threads);
+    const Method method = Choose(isa, rows, w);
+    const PackedJob job = QuantizeSlab(x, slab, rows, w, method, threads);
     // Where there are few pairs, rows are divided as well, at the price of reading weights more than once.
     const auto workers = static_cast<int64_t>(threads.threads());
     const int64_t splits = std::clamp<int64_t>(workers * 2 / pairs, 1, (rows + 31) / 32);
@@ -215,10 +238,7 @@ void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeight
         for (int64_t column = first_pair * kPackedPair; column < last_pair * kPackedPair; column += width) {
           const int64_t count = std::min(width, w.n() - column);
           float* sums = task.sums + (column - first_pair * kPackedPair) * task.rows;
-          for (int64_t r = 0; r < real_rows; ++r) {
-            HWY_DYNAMIC_DISPATCH(FinishSums)
-            (epilogue, y, slab + row + r, column, count, sums + r * kPackedPair);
-          }
+          HWY_DYNAMIC_DISPATCH(FinishSums)(epilogue, y, slab + row, real_rows, column, count, sums);
         }
       }
     });

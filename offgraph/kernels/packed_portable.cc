@@ -30,6 +30,10 @@ void MultiplyRow(const PackedJob& job, int64_t row, int64_t block, float* sums) 
   const int8_t* x = job.x.codes + (row / job.x.batch * job.x.batch * tiles + row % job.x.batch) * 64;
   const MatrixView scales = {w.scales(), w.scale_type(), kPackedBlock};
   const MatrixView biases = {w.biases(), w.scale_type(), kPackedBlock};
+  // Of the numbers that a batch keeps side by side, those of this row.
+  const auto of_row = [&](int64_t per_row, int64_t i) {
+    return (row / job.x.batch * per_row + i) * job.x.batch + row % job.x.batch;
+  };
   std::fill_n(sums, kPackedBlock, 0.0F);
   for (int64_t unit = 0; unit < job.units; ++unit) {
     const int64_t first = unit * kPackedUnit / kPackedTile / tiles_per_piece;
@@ -37,7 +41,7 @@ void MultiplyRow(const PackedJob& job, int64_t row, int64_t block, float* sums) 
     float part[kPackedBlock] = {};
     for (int64_t piece = first; piece < last; ++piece) {
       int32_t dots[kPackedBlock];
-      std::fill_n(dots, kPackedBlock, job.x.zero_sums[row * job.pieces + piece]);
+      std::fill_n(dots, kPackedBlock, job.x.zero_sums[of_row(job.pieces, piece)]);
       for (int64_t tile = piece * tiles_per_piece; tile < (piece + 1) * tiles_per_piece; ++tile) {
         AddTile(codes + tile * w.code_bits() * 64, w.code_bits(), x + tile * job.x.batch * 64, dots);
       }
@@ -46,11 +50,11 @@ void MultiplyRow(const PackedJob& job, int64_t row, int64_t block, float* sums) 
         part[n] = std::fma(static_cast<float>(dots[n]), ElementAsFloat(scales, group, n), part[n]);
       }
     }
-    const float scale = job.x.scales[row * job.units + unit];
+    const float scale = job.x.scales[of_row(job.units, unit)];
     for (int n = 0; n < kPackedBlock; ++n) sums[n] = std::fma(part[n], scale, sums[n]);
     for (int64_t piece = first; w.has_biases() && piece < last; ++piece) {
       const int64_t group = block * job.groups + piece / pieces_per_group;
-      const float factor = job.x.bias_factors[row * job.pieces + piece];
+      const float factor = job.x.bias_factors[of_row(job.pieces, piece)];
       for (int n = 0; n < kPackedBlock; ++n) sums[n] = std::fma(ElementAsFloat(biases, group, n), factor, sums[n]);
     }
   }
