@@ -181,6 +181,8 @@ struct Executor::Impl {
     frame.DropValues();
     frame.cache = nullptr;
     frame.cancelled = nullptr;
+    frame.memory_limit = 0;
+    frame.memory_used = 0;
   }
 };
 
@@ -266,6 +268,8 @@ std::vector<Argument> Executor::Impl::Step(std::span<const Argument> arguments, 
     frame.cache = store != nullptr ? &step : nullptr;
     frame.last_row_only = options.last_row_only;
     frame.cancelled = options.cancelled;
+    frame.memory_limit = options.memory_limit;
+    frame.memory_used = 0;
     frame.interpreter().Run(graph().main_chain, frame);
     outputs = CollectOutputs(options.last_row_only);
     pending = outputs;

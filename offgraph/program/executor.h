@@ -26,6 +26,10 @@ struct RunOptions {
   bool last_row_only = false;
   // Asked before every instruction; true ends the step with Error(kCancelled). It is not asked while MLX evaluates.
   std::function<bool()> cancelled{};
+  // Bytes that the results of a step's instructions may take together, each counted whole and none as reused: an upper
+  // bound of what the step allocates, checked before anything is. Beyond it the step ends with Error(kOutOfMemory).
+  // 0: no limit.
+  int64_t memory_limit = 0;
 };
 
 class Executor {

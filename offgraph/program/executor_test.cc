@@ -279,6 +279,21 @@ TEST(ExecutorTest, ImpossibleShapesAreErrors) {
   EXPECT_EQ(RunOne(executor, {number(1)}).size(), 1U);
 }
 
+TEST(ExecutorTest, StepsKeepToTheirMemory) {
+  PayloadBuilder builder({.constants = 1, .inputs = 1, .outputs = 1, .temps = 1});
+  builder.Add(0, 0, 1, 3);
+  builder.Add(0, 3, 3, 2);
+  Executor executor(Load(builder), nullptr);
+  EXPECT_THAT(RunOne(executor, {Floats({1, 1})}, {.memory_limit = 16}), ElementsAre(4, 6));
+  try {
+    RunOne(executor, {Floats({1, 1})}, {.memory_limit = 15});
+    FAIL() << "16 bytes were accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+    EXPECT_THAT(error.what(), HasSubstr("takes 16 bytes, and its limit is 15"));
+  }
+}
+
 TEST(ExecutorTest, AnyThread) {
   PayloadBuilder builder = Accumulator();
   const auto program = Load(builder);

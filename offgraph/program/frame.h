@@ -75,6 +75,8 @@ class Frame {
   CacheStep* cache = nullptr;         // null where the program has no cache
   bool last_row_only = false;         // see RunOptions
   std::function<bool()> cancelled{};  // asked before every instruction, where set
+  int64_t memory_limit = 0;           // see RunOptions
+  int64_t memory_used = 0;            // bytes of the step's results so far
 
  private:
   const Interpreter* interpreter_;

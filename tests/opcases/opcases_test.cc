@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <random>
 #include <sstream>
 
 #include "offgraph/bytes/kv_store.h"
@@ -77,15 +79,28 @@ void ExpectClose(const HostTensor& expected, const Argument& result, double rtol
   EXPECT_EQ(wrong, 0U) << "of " << want.size();
 }
 
+// The method's payload, and the arguments for it.
+struct Loaded {
+  std::shared_ptr<const pte::Container> container;
+  nlohmann::json setting;
+  std::vector<Argument> arguments;
+};
+
+Loaded ReadCase(const fs::path& folder) {
+  Loaded loaded;
+  loaded.setting = nlohmann::json::parse(std::ifstream(folder / "case.json"));
+  loaded.container = pte::Container::Open(folder / "model.pte");
+  for (HostTensor& tensor : ReadTensorFile(folder / "input.bin")) loaded.arguments.emplace_back(std::move(tensor));
+  return loaded;
+}
+
+constexpr int kDamagedRounds = 20;
+
 class OpCaseTest : public ::testing::TestWithParam<OpCase> {};
 
 TEST_P(OpCaseTest, MatchesItsReference) {
-  const fs::path& folder = GetParam().folder;
-  const nlohmann::json setting = nlohmann::json::parse(std::ifstream(folder / "case.json"));
-  const auto container = pte::Container::Open(folder / "model.pte");
-  std::vector<Argument> arguments;
-  for (HostTensor& tensor : ReadTensorFile(folder / "input.bin")) arguments.emplace_back(std::move(tensor));
-  const std::vector<HostTensor> expected = ReadTensorFile(folder / "expected_output.bin");
+  auto [container, setting, arguments] = ReadCase(GetParam().folder);
+  const std::vector<HostTensor> expected = ReadTensorFile(GetParam().folder / "expected_output.bin");
 
   if (GetParam().name().starts_with("metal_kernel")) {
     // Source code for Apple GPUs: refused when it is loaded, by name.
@@ -110,6 +125,26 @@ TEST_P(OpCaseTest, MatchesItsReference) {
       continue;
     }
     ExpectClose(expected[i], results[i], setting["rtol"], setting["atol"]);
+  }
+}
+
+// Numbers of the payload changed at random, as a damaged or malicious file has them: an Error or a result, soon.
+TEST_P(OpCaseTest, SurvivesDamage) {
+  const auto [container, setting, arguments] = ReadCase(GetParam().folder);
+  const auto payload = container->FindMethod("forward")->delegates.at(0).processed;
+  std::mt19937 random(static_cast<uint32_t>(std::hash<std::string>()(GetParam().name())));
+  constexpr uint32_t kWords[] = {0, 1, 2, 3, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFFE, 0x10000};
+  for (int round = 0; round < kDamagedRounds; ++round) {
+    std::vector<std::byte> bytes(payload.begin(), payload.end());
+    const uint32_t word = kWords[random() % std::size(kWords)];
+    std::memcpy(bytes.data() + 4 * (random() % (bytes.size() / 4)), &word, sizeof(word));
+    try {
+      const auto program = program::Program::Load(bytes, WeightsOf(container), "damaged");
+      program::Executor executor(program, MakeStore(setting["kv_cache"]));
+      executor.Run(std::span(arguments).first(std::min(arguments.size(), program->inputs().size())),
+                   {.memory_limit = 64 << 20});
+    } catch (const Error&) {
+    }
   }
 }
 
