@@ -58,9 +58,8 @@ TEST(ThreadPoolTest, ResultsAreVisibleToTheCaller) {
 TEST(ThreadPoolTest, CallsFromInsideABodyComplete) {
   ThreadPool pool(3);
   std::atomic<size_t> sum = 0;
-  pool.ParallelFor(20, 1, [&](size_t, size_t) {
-    pool.ParallelFor(10, 3, [&](size_t begin, size_t end) { sum += end - begin; });
-  });
+  pool.ParallelFor(
+      20, 1, [&](size_t, size_t) { pool.ParallelFor(10, 3, [&](size_t begin, size_t end) { sum += end - begin; }); });
   EXPECT_EQ(sum, 200U);
 }
 
