@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "offgraph/bytes/linear_op_types.h"
 #include "offgraph/cache/error.h"
 #include "offgraph/kernels/linear.h"
 #include "offgraph/kernels/quantized.h"
@@ -20,23 +21,6 @@ namespace {
 
 namespace mx = mlx::core;
 using mx::array;
-
-[[noreturn]] void Refuse(const char* op, const std::string& what) {
-  throw Error(ErrorCode::kInvalidArgument, std::string("[") + op + "] " + what);
-}
-
-std::string ShapeText(const array& a) {
-  std::ostringstream text;
-  text << a.shape();
-  return text.str();
-}
-
-bool HasKernel(mx::Dtype type) { return type == mx::float32 || type == mx::float16 || type == mx::bfloat16; }
-
-kernels::DType KernelType(mx::Dtype type) {
-  if (type == mx::float16) return kernels::DType::kFloat16;
-  return type == mx::bfloat16 ? kernels::DType::kBFloat16 : kernels::DType::kFloat32;
-}
 
 // How an operand [..., rows, cols] is walked for a result [..., M, N]: strides in elements, 0 where it broadcasts.
 struct Operand {

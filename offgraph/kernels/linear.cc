@@ -74,15 +74,16 @@ inline bool IsPlainFloat(const MatrixView& view) { return view.type == DType::kF
 // x w^T: vectors along k, kTileVectors rows of w at a time.
 struct DotKernel {
   static constexpr int kTileColumns = kTileVectors;
-  static constexpr int kMaxPanelColumns = 8 * kTileColumns;
+  static constexpr int kMaxPanelColumns = 48;
   static constexpr auto kStep = static_cast<int64_t>(kLanes);
 
   // Rows of x and of a panel are zero-padded to whole vectors.
   static int64_t PaddedK(int64_t k) { return (k + kStep - 1) / kStep * kStep; }
+  // Multiples of 16, so that results are stored as whole vectors.
   static int64_t PanelColumns(int64_t padded_k) {
     constexpr int64_t kPanelFloats = 32 * 1024 / sizeof(float);
-    const int64_t tiles = kPanelFloats / std::max<int64_t>(padded_k, 1) / kTileColumns;
-    return std::clamp<int64_t>(tiles * kTileColumns, kTileColumns, kMaxPanelColumns);
+    const int64_t columns = kPanelFloats / std::max<int64_t>(padded_k, 1) / 16 * 16;
+    return std::clamp<int64_t>(columns, 16, kMaxPanelColumns);
   }
   static int64_t PanelFloats(int64_t columns, int64_t padded_k) { return columns * padded_k; }
 
