@@ -1,6 +1,7 @@
 // offgraph chat: a conversation through the model's own template. On a terminal with line editing and history; where
 // the input is no terminal, each line is one turn.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <iostream>
 #include <memory>
@@ -54,7 +55,8 @@ class Conversation {
   bool Undo() {
     if (turns_.empty()) return false;
     messages_.resize(turns_.back().messages);
-    session_.Truncate(turns_.back().tokens);
+    // A later question may have kept less of the session than this one did.
+    session_.Truncate(std::min(turns_.back().tokens, static_cast<int64_t>(session_.tokens().size())));
     turns_.pop_back();
     return true;
   }

@@ -226,6 +226,11 @@ class Chat(CliTest):
         plain = self.ok(*windowed, stdin="Once upon a time\nLily had a dog\n").out.splitlines()
         undone = self.ok(*windowed, stdin="Once upon a time\nBob ran\n/undo\nLily had a dog\n").out.splitlines()
         self.assertEqual(undone[3], plain[1])
+        # All the way back, over questions of which the ring kept nothing, and on from there.
+        lines = self.ok(*windowed, stdin="Once upon a time\nBob ran\nLily sat\n/undo\n/undo\n/undo\n/undo\n"
+                                         "Once upon a time\nLily had a dog\n").out.splitlines()
+        self.assertEqual(lines[3:7], ["(taken back)"] * 3 + ["(there is nothing to take back)"])
+        self.assertEqual(lines[7:], plain)
 
     def test_cache_and_help(self):
         done = self.ok(*self.flags, stdin="/cache\n/help\n/undo\nOnce\n/cache\n/nonsense\n/exit\nnever read\n")
