@@ -6,12 +6,14 @@
 
 #include <cstring>
 #include <random>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "offgraph/kernels/limits.h"
 #include "offgraph/kernels/linear.h"
+#include "offgraph/kernels/packed_weights.h"
 #include "offgraph/kernels/quantized.h"
 
 namespace offgraph::kernels {
@@ -93,6 +95,55 @@ void Exact(benchmark::State& state, Shape shape, int64_t m, int bits) {
   });
 }
 
+// `biases` that are no multiple of the scales are kept and cost a product each; those of ExecuTorch's exporter are.
+void Packed(benchmark::State& state, Shape shape, int64_t m, int bits) {
+  constexpr int kGroup = 32;
+  const size_t code_bytes = static_cast<size_t>(shape.n * shape.k) * bits / 8;
+  const auto codes = RandomBytes(code_bytes);
+  constexpr uint16_t kHalf = 0x3F00;  // 0.5 as bf16
+  const std::vector<uint16_t> scales(static_cast<size_t>(shape.n * shape.k) / kGroup, kHalf);
+  // -2^(bits - 1) times the scale: the exponent of 0.5 raised, and the sign.
+  const std::vector<uint16_t> biases(scales.size(), static_cast<uint16_t>(0x8000 | (kHalf + ((bits - 1) << 7))));
+  QuantizedRows part;
+  part.rows = shape.n;
+  part.view.codes = reinterpret_cast<const uint32_t*>(codes.data());
+  part.view.code_stride = shape.k * bits / 32;
+  part.view.scales = {scales.data(), DType::kBFloat16, shape.k / kGroup};
+  part.view.biases = {biases.data(), DType::kBFloat16, shape.k / kGroup};
+  part.view.bits = bits;
+  part.view.group_size = kGroup;
+  std::vector<PackedWeights> layers;
+  for (int i = 0; i < shape.layers; ++i) layers.emplace_back(std::span(&part, 1), shape.k, ThreadPool::Default());
+  const auto input = RandomBytes(static_cast<size_t>(m * shape.k) * 2);
+  std::vector<uint16_t> output(static_cast<size_t>(m * shape.n));
+  Measure(state, shape, m, static_cast<double>(layers[0].bytes()), Limits().int8_ops_per_s, [&](int layer) {
+    PackedLinear(m, {input.data(), DType::kBFloat16, shape.k}, layers[layer],
+                 {output.data(), DType::kBFloat16, shape.n}, {}, ThreadPool::Default());
+  });
+}
+
+// Packing as it is done at load; the rate is of the weights that are read.
+void Pack(benchmark::State& state, Shape shape, int64_t /*m*/, int bits) {
+  constexpr int kGroup = 32;
+  const size_t code_bytes = static_cast<size_t>(shape.n * shape.k) * bits / 8;
+  const auto codes = RandomBytes(code_bytes);
+  const auto scales = RandomBytes(static_cast<size_t>(shape.n * shape.k) / kGroup * 2);
+  QuantizedRows part;
+  part.rows = shape.n;
+  part.view.codes = reinterpret_cast<const uint32_t*>(codes.data());
+  part.view.code_stride = shape.k * bits / 32;
+  part.view.scales = {scales.data(), DType::kBFloat16, shape.k / kGroup};
+  part.view.biases = part.view.scales;
+  part.view.bits = bits;
+  part.view.group_size = kGroup;
+  for (auto _ : state) {
+    const PackedWeights packed(std::span(&part, 1), shape.k, ThreadPool::Default());
+    benchmark::DoNotOptimize(packed.codes());
+  }
+  state.counters["GB/s"] =
+      benchmark::Counter(static_cast<double>(code_bytes) / 1e9, benchmark::Counter::kIsIterationInvariantRate);
+}
+
 void Register() {
   for (const Shape& shape : kShapes) {
     for (const int64_t m : kRows) {
@@ -108,6 +159,9 @@ void Register() {
       add("dense_fp16", Dense, DType::kFloat16);
       add("exact_4bit", Exact, 4);
       add("exact_8bit", Exact, 8);
+      add("packed_4bit", Packed, 4);
+      add("packed_8bit", Packed, 8);
+      if (m == 1) add("pack_4bit", Pack, 4);
     }
   }
 }

@@ -129,7 +129,7 @@ struct Method {
 Method Choose(DotIsa isa, int64_t rows, const PackedWeights& w) {
 #if defined(__x86_64__)
   // Unpacking weights for the tile registers pays from a few rows on.
-  constexpr int64_t kLeastAmxRows = 7;
+  constexpr int64_t kLeastAmxRows = 12;
   if (isa == DotIsa::kAmx && rows >= kLeastAmxRows) return {MultiplyAmx, kPackedBlock, w.has_biases()};
   constexpr std::array<Kernel, 5> kKernels = {MultiplyPortable, MultiplyAvx2, MultiplyAvx512, MultiplyVnni,
                                               MultiplyVnni};
