@@ -226,11 +226,14 @@ class Chat(CliTest):
         plain = self.ok(*windowed, stdin="Once upon a time\nLily had a dog\n").out.splitlines()
         undone = self.ok(*windowed, stdin="Once upon a time\nBob ran\n/undo\nLily had a dog\n").out.splitlines()
         self.assertEqual(undone[3], plain[1])
-        # All the way back, over questions of which the ring kept nothing, and on from there.
-        lines = self.ok(*windowed, stdin="Once upon a time\nBob ran\nLily sat\n/undo\n/undo\n/undo\n/undo\n"
-                                         "Once upon a time\nLily had a dog\n").out.splitlines()
+
+    def test_undo_goes_all_the_way_back_whatever_the_template_forgets(self):
+        # Only the last question is rendered, so that each keeps another part of the sequence before it.
+        (self.model / "chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
+        questions = ["Once upon a time Lily", "Once upon a time Bob", "Zebra"]
+        lines = self.ok(*self.flags, stdin="\n".join([*questions, *["/undo"] * 4, *questions])).out.splitlines()
         self.assertEqual(lines[3:7], ["(taken back)"] * 3 + ["(there is nothing to take back)"])
-        self.assertEqual(lines[7:], plain)
+        self.assertEqual(lines[7:], lines[:3])
 
     def test_cache_and_help(self):
         done = self.ok(*self.flags, stdin="/cache\n/help\n/undo\nOnce\n/cache\n/nonsense\n/exit\nnever read\n")
