@@ -2,7 +2,8 @@
 //
 // Bits: a row of the result depends on that row of x, on the weights, and on nothing else. For one instruction set the
 // order of the additions over k is fixed, whatever the number of rows, the strides, the element types and the threads:
-//   Linear  With L the lanes of a vector register (16 for AVX-512, 8 for AVX2, 4 for NEON, else 1): L partial sums, of which
+//   Linear  With L the lanes of a vector register (16 for AVX-512, 8 for AVX2, 4 for NEON, else 1): L partial sums, of
+//   which
 //           number l adds the products of k = l, l + L, l + 2 L, ... in that order, each product and its sum fused
 //           where the instruction set fuses; then one fixed tree over the L sums.
 //   MatMul  One sum in the order k = 0, 1, ..., fused likewise.
