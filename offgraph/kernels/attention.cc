@@ -292,22 +292,22 @@ void RunStream(const AttentionCall& call, const Task& task, const TaskScratch& s
     ForRowGroups(rows, [&](auto n, size_t first) HWY_ATTR { f(n, h * rows + first); });
   };
 
-  // Calls f(h, j, rows, ahead) for each piece of the pool; rows [64] are valid from j to j + kStreamedKeys, and so are
-  // those ahead: the next piece, or, after the last, the first of `next`, at `next_rows`.
+  // Calls f(h, j, rows, ahead) for each piece of the pool. Both are [64] and valid from j to j + kStreamedKeys; ahead
+  // is the next piece, or, after the last, the first of `next`, as far as it can be guessed: `next_shift` rows on.
   const auto for_pieces = [&](const PoolRows& pool, const PoolRows& next, int64_t next_shift, const auto& f) HWY_ATTR {
     for (size_t j = 0; j < kBlock; j += kStreamedKeys) {
       if (((wanted >> j) & ((uint64_t{1} << kStreamedKeys) - 1)) == 0) continue;
       const bool last = j + kStreamedKeys == kBlock;
       for (size_t h = 0; h < call.n_kv_heads; ++h) {
         const auto head = static_cast<int64_t>(h);
-        const void* here[kBlock];
+        const void* now[kBlock];
         const void* ahead[kBlock];
         for (size_t n = j; n < j + kStreamedKeys; ++n) {
-          here[n] = pool.At(keys.row[n], head);
+          now[n] = pool.At(keys.row[n], head);
           ahead[n] = last ? next.At(keys.row[n - j] + next_shift, head) : pool.At(keys.row[n + kStreamedKeys], head);
         }
         const auto ahead_bytes = static_cast<size_t>((last ? next : pool).head_bytes);
-        f(h, j, here, RowsAhead{ahead, ahead_bytes});
+        f(h, j, now, RowsAhead{ahead, ahead_bytes});
       }
     }
   };
