@@ -68,10 +68,12 @@ bytes::RegionLinear ExactLinear(const LinearWeights& linear) {
 // The file's weights are not read again: their pages may go. Only a hint, and harmless for memory of any other kind.
 void LetGo(const mlx::core::array& array) {
 #ifdef MADV_PAGEOUT
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(array.data<void>()) + page - 1) / page * page;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(array.data<void>()) + array.nbytes()) / page * page;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_PAGEOUT);
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto* bytes = const_cast<uint8_t*>(array.data<uint8_t>());
+  const size_t skip = (page - reinterpret_cast<uintptr_t>(bytes) % page) % page;  // whole pages only
+  if (skip >= array.nbytes()) return;
+  const size_t length = (array.nbytes() - skip) / page * page;
+  if (length > 0) madvise(bytes + skip, length, MADV_PAGEOUT);
 #endif
 }
 
