@@ -139,6 +139,13 @@ int NormalizeAxis(int axis, const mlx::core::array& x) {
   return axis < 0 ? axis + rank : axis;
 }
 
+std::vector<int> NormalizeAxes(const std::vector<int>& axes, const mlx::core::array& x) {
+  std::vector<int> normalized;
+  normalized.reserve(axes.size());
+  for (int axis : axes) normalized.push_back(NormalizeAxis(axis, x));
+  return normalized;
+}
+
 int ClampToAxis(int64_t bound, int size) {
   if (bound < 0) bound += size;
   return static_cast<int>(std::clamp<int64_t>(bound, 0, size));

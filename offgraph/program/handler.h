@@ -102,6 +102,9 @@ std::string_view WhyUnsupported(std::string_view op);
 // `axis` counted from the front. Throws Error(kInvalidArgument) where the tensor has no such axis.
 int NormalizeAxis(int axis, const mlx::core::array& x);
 
+// The same for a list. Some of MLX's ops check negative axes and then use them as they came.
+std::vector<int> NormalizeAxes(const std::vector<int>& axes, const mlx::core::array& x);
+
 // A slice's bound on an axis of `size`: negative counts from the end, and what lies beyond the ends means the ends.
 int ClampToAxis(int64_t bound, int size);
 

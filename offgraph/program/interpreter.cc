@@ -37,6 +37,7 @@ void CheckSize(const mx::array& array, Frame& frame) {
       throw Error(ErrorCode::kInvalidArgument, "a result of shape " + ShapeText(array.shape()) + " is not possible");
     }
   }
+  CheckFitsMachine(bytes, "a result");
   if (__builtin_add_overflow(frame.memory_used, static_cast<int64_t>(array.nbytes()), &frame.memory_used) ||
       (frame.memory_limit > 0 && frame.memory_used > frame.memory_limit)) {
     throw Error(ErrorCode::kOutOfMemory, "with a result of shape " + ShapeText(array.shape()) + " the step takes " +

@@ -1,6 +1,7 @@
 #include "offgraph/program/mlx_types.h"
 
 #include <mlx/allocator.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -89,10 +90,21 @@ HostTensor ToHost(const mx::array& array) {
   return tensor;
 }
 
+void CheckFitsMachine(int64_t bytes, const std::string& what) {
+  static const int64_t memory = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+  if (bytes <= memory) return;
+  throw Error(ErrorCode::kOutOfMemory,
+              what + " takes " + std::to_string(bytes) + " bytes, and this machine has " + std::to_string(memory));
+}
+
 mx::array Zeros(const mx::Shape& shape, mx::Dtype type) {
   size_t bytes = type.size();
   for (int32_t dim : shape) bytes *= static_cast<size_t>(dim);
+  CheckFitsMachine(static_cast<int64_t>(bytes), "a tensor of shape " + ShapeText(shape));
   mx::allocator::Data data = mx::allocator::malloc(bytes);
+  if (bytes > 0 && data.buffer().raw_ptr() == nullptr) {
+    throw Error(ErrorCode::kOutOfMemory, "no memory for a tensor of shape " + ShapeText(shape));
+  }
   if (bytes > 0) std::memset(data.buffer().raw_ptr(), 0, bytes);
   return mx::array(std::move(data), shape, type);
 }

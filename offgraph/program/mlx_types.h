@@ -30,6 +30,10 @@ mlx::core::array Wrap(const HostTensor& tensor);
 // The same memory as a HostTensor, which keeps the array alive. REQUIRES: evaluated, row-contiguous.
 HostTensor ToHost(const mlx::core::array& array);
 
+// Throws Error(kOutOfMemory) where an array of this many bytes cannot be: it is larger than the machine's memory. MLX
+// does not check whether it got the memory that it asked for.
+void CheckFitsMachine(int64_t bytes, const std::string& what);
+
 // A zeroed array that owns its memory, so that updates may happen in place.
 mlx::core::array Zeros(const mlx::core::Shape& shape, mlx::core::Dtype type);
 

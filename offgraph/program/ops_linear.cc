@@ -4,6 +4,7 @@
 #include "offgraph/bytes/linear_op.h"
 #include "offgraph/cache/error.h"
 #include "offgraph/program/handler.h"
+#include "offgraph/program/mlx_types.h"
 
 namespace offgraph::program {
 namespace {
@@ -40,10 +41,18 @@ Quantization QuantizationOf(const Operands& operands) {
   return quantization;
 }
 
+// MLX divides by the sizes of what it multiplies.
+void RequireElements(const mx::array& x, const mx::array& w) {
+  if (x.size() > 0 && w.size() > 0) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "a product of empty matrices: " + ShapeText(x.shape()) + " and " + ShapeText(w.shape()));
+}
+
 Action QuantizedMatmul(const Operands& operands) {
   return [x = operands.Tensor("x"), w = operands.Tensor("w"), scales = operands.Tensor("scales"),
           biases = operands.OptionalTensor("biases"), out = operands.Tensor("out"), q = QuantizationOf(operands),
           transpose = operands.Flag("transpose")](Frame& frame) {
+    RequireElements(frame.Get(x), frame.Get(w));
     frame.Set(out, bytes::QuantizedMatmul(frame.Get(x), frame.Get(w), frame.Get(scales), frame.GetOptional(biases),
                                           transpose, q.group_size, q.bits, q.mode));
   };
@@ -97,6 +106,7 @@ Action GatherMm(const Operands& operands) {
           sorted = SortedFlag(operands)](Frame& frame) {
     const mx::array& left = frame.Get(a);
     const mx::array& right = frame.Get(b);
+    RequireElements(left, right);
     if (left.ndim() < 2 || right.ndim() < 2) throw Error(ErrorCode::kInvalidArgument, "matrices are needed");
     const std::optional<mx::array> lhs_index = MatrixIndices(frame, lhs, left);
     const std::optional<mx::array> rhs_index = MatrixIndices(frame, rhs, right);
@@ -113,6 +123,7 @@ Action GatherQmm(const Operands& operands) {
           transpose = operands.Flag("transpose"), sorted = SortedFlag(operands)](Frame& frame) {
     const mx::array& left = frame.Get(x);
     const mx::array& right = frame.Get(w);
+    RequireElements(left, right);
     frame.Set(out, mx::gather_qmm(left, right, frame.Get(scales), frame.GetOptional(biases),
                                   MatrixIndices(frame, lhs, left), MatrixIndices(frame, rhs, right), transpose,
                                   q.group_size, q.bits, q.mode, std::nullopt, sorted(frame)));

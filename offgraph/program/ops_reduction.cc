@@ -12,7 +12,7 @@ namespace mx = mlx::core;
 
 // No axes means all of them.
 std::vector<int> AxesOf(const std::vector<int>& axes, const mx::array& x) {
-  if (!axes.empty()) return axes;
+  if (!axes.empty()) return NormalizeAxes(axes, x);
   std::vector<int> all(x.ndim());
   std::iota(all.begin(), all.end(), 0);
   return all;
@@ -45,7 +45,10 @@ using PickFunction = mx::array (*)(const mx::array&, int, bool, mx::StreamOrDevi
 template <PickFunction F>
 Action Pick(const Operands& operands) {
   return [x = operands.Tensor("x"), out = operands.Tensor("out"), axis = operands.Int("axis"),
-          keepdims = operands.Flag("keepdims")](Frame& frame) { frame.Set(out, F(frame.Get(x), axis, keepdims, {})); };
+          keepdims = operands.Flag("keepdims")](Frame& frame) {
+    const mx::array& input = frame.Get(x);
+    frame.Set(out, F(input, NormalizeAxis(axis, input), keepdims, {}));
+  };
 }
 
 Action CumulativeSum(const Operands& operands) {

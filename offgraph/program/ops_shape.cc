@@ -33,7 +33,8 @@ Action Squeeze(const Operands& operands) {
     // An axis that is not 1 stays, as in torch.
     std::vector<int> axes;
     for (int dim : dims) {
-      if (input.shape(NormalizeAxis(dim, input)) == 1) axes.push_back(dim);
+      const int axis = NormalizeAxis(dim, input);
+      if (input.shape(axis) == 1) axes.push_back(axis);
     }
     if (dims.empty()) {
       frame.Set(out, mx::squeeze(input));
@@ -80,13 +81,15 @@ Action Roll(const Operands& operands) {
 
 Action Flip(const Operands& operands) {
   return [x = operands.Tensor("x"), out = operands.Tensor("out"), axes = operands.Ints("axes")](Frame& frame) {
-    frame.Set(out, axes.empty() ? frame.Get(x) : mx::flip(frame.Get(x), axes));
+    const mx::array& input = frame.Get(x);
+    frame.Set(out, axes.empty() ? input : mx::flip(input, NormalizeAxes(axes, input)));
   };
 }
 
 Action Transpose(const Operands& operands) {
   return [x = operands.Tensor("x"), out = operands.Tensor("out"), perm = operands.Ints("perm")](Frame& frame) {
-    frame.Set(out, mx::transpose(frame.Get(x), perm));
+    const mx::array& input = frame.Get(x);
+    frame.Set(out, mx::transpose(input, NormalizeAxes(perm, input)));
   };
 }
 
@@ -147,7 +150,10 @@ Action AsStrided(const Operands& operands) {
     const mx::Shape dims = frame.Shape(shape, input.itemsize());
     const std::vector<int64_t> steps = frame.Ints(strides);
     CheckView(dims, steps, offset, input);
-    frame.Set(out, mx::as_strided(input, dims, mx::Strides(steps.begin(), steps.end()), static_cast<size_t>(offset)));
+    // Copied at once: MLX's reductions trust strides to be those of a transposed or sliced tensor, and write beyond
+    // their result where elements overlap in another way.
+    frame.Set(out, mx::contiguous(mx::as_strided(input, dims, mx::Strides(steps.begin(), steps.end()),
+                                                 static_cast<size_t>(offset))));
   };
 }
 
