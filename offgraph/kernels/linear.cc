@@ -81,7 +81,7 @@ struct DotKernel {
   static int64_t PaddedK(int64_t k) { return (k + kStep - 1) / kStep * kStep; }
   // Multiples of 16, so that results are stored as whole vectors.
   static int64_t PanelColumns(int64_t padded_k) {
-    constexpr int64_t kPanelFloats = 32 * 1024 / sizeof(float);
+    constexpr int64_t kPanelFloats = 8192;  // 32 KiB
     const int64_t columns = kPanelFloats / std::max<int64_t>(padded_k, 1) / 16 * 16;
     return std::clamp<int64_t>(columns, 16, kMaxPanelColumns);
   }
@@ -214,7 +214,7 @@ inline Rows ReadX(const LinearJob& job, int64_t first, int64_t count, int64_t pa
   if (IsPlainFloat(job.x) && padded_k == job.k) {
     return {static_cast<const float*>(job.x.data) + first * job.x.row_stride, job.x.row_stride};
   }
-  constexpr int64_t kGrainFloats = 16 * 1024;
+  constexpr int64_t kGrainFloats = 16384;
   float* data = ThreadScratch<struct XTag>::Get<float>(static_cast<size_t>(count * padded_k));
   const int64_t grain = kGrainFloats / std::max<int64_t>(padded_k, 1) + 1;
   threads.ParallelFor(static_cast<size_t>(count), static_cast<size_t>(grain), [&](size_t begin, size_t end) {
@@ -230,9 +230,9 @@ inline Rows ReadX(const LinearJob& job, int64_t first, int64_t count, int64_t pa
 template <class Kernel>
 void Run(const LinearJob& job, ThreadPool& threads) {
   // A slab of x is converted at once, and shared by the threads; it stays in the second-level cache.
-  constexpr int64_t kSlabFloats = 512 * 1024 / sizeof(float);
+  constexpr int64_t kSlabFloats = 131072;  // 512 KiB
   // Work that is handed to another thread, at least: about ten microseconds.
-  constexpr int64_t kGrainProducts = 256 * 1024;
+  constexpr int64_t kGrainProducts = 262144;
   if (job.m == 0 || job.n == 0) return;
   const int64_t padded_k = Kernel::PaddedK(job.k);
   const int64_t panel_columns = Kernel::PanelColumns(padded_k);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "offgraph/kernels/linear.h"
 #include "offgraph/kernels/quantized.h"
@@ -32,8 +33,9 @@ class ThreadScratch {
   static T* Get(size_t count) {
     thread_local ThreadScratch scratch;
     if (scratch.bytes_ < count * sizeof(T)) {
-      scratch.memory_.reset();
-      scratch.memory_.reset(static_cast<std::byte*>(::operator new(count * sizeof(T), kAlignment)));
+      scratch.bytes_ = 0;
+      Memory larger(static_cast<std::byte*>(::operator new(count * sizeof(T), kAlignment)));
+      scratch.memory_ = std::move(larger);
       scratch.bytes_ = count * sizeof(T);
     }
     return reinterpret_cast<T*>(scratch.memory_.get());
@@ -44,7 +46,8 @@ class ThreadScratch {
   struct Delete {
     void operator()(std::byte* p) const { ::operator delete(p, kAlignment); }
   };
-  std::unique_ptr<std::byte, Delete> memory_;
+  using Memory = std::unique_ptr<std::byte, Delete>;
+  Memory memory_;
   size_t bytes_ = 0;
 };
 

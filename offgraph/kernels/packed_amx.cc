@@ -43,17 +43,17 @@ struct Block {
   float* biases;   // likewise, where the weights have them
 };
 
-template <int kBits>
+template <int64_t kBits>
 void UnpackCodes(const PackedWeights& w, int64_t block, uint8_t* tiles) {
   const __m512i zero = _mm512_set1_epi8(static_cast<char>(w.zero()));
   const __m512i sixteen_zeros = _mm512_set1_epi8(static_cast<char>(16 * w.zero()));
   const uint8_t* in = w.codes() + block * kPackedBlock * w.k() * kBits / 8;
   for (int64_t k = 0; k < w.k(); k += kPackedTile, in += kBits * 64, tiles += kTileBytes) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kBits; ++i) {
+    for (int64_t i = 0; i < kBits; ++i) {
       const __m512i bytes = V::Load(in + i * 64);
 #pragma GCC unroll 4
-      for (int j = 0; j < 8 / kBits; ++j) {
+      for (int64_t j = 0; j < 8 / kBits; ++j) {
         const __m512i q = V::Codes<kBits>(bytes, j);
         uint8_t* row = tiles + (i + j * kBits) * 64;
         if constexpr (kBits == 8) {
@@ -134,7 +134,7 @@ class BlockProduct {
       Advance(scaled);
       if (scaled.unit != 0) continue;
 #pragma GCC unroll 16
-      for (int row = 0; row < kPackedBlock; ++row) {
+      for (int64_t row = 0; row < kPackedBlock; ++row) {
         _mm512_store_ps(sums + row * kPackedPair, totals[row]);
         totals[row] = _mm512_setzero_ps();
       }
@@ -144,8 +144,8 @@ class BlockProduct {
 
  private:
   // The integers of a register, and of a piece: hi and lo apart where codes are wide.
-  static constexpr int kDots = kPackedBlock * kPackedBlock;
-  static constexpr int kPieceDots = kWide ? 2 * kDots : kDots;
+  static constexpr int64_t kDots = kPackedBlock * kPackedBlock;
+  static constexpr int64_t kPieceDots = kWide ? 2 * kDots : kDots;
   // Turns from the start of a unit to its scaling. Narrow codes need two registers a unit, so that two sets take turns.
   static constexpr int64_t kLag = kWide ? 2 : 3;
 
@@ -263,16 +263,16 @@ class BlockProduct {
         kBiases ? job_.x.bias_factors + (place.batch * job_.pieces + piece) * kPackedBlock : nullptr;
     __m512 scales[kPieces];
     [[maybe_unused]] __m512 biases[kPieces];
-    for (int p = 0; p < kPieces; ++p) {
+    for (int64_t p = 0; p < kPieces; ++p) {
       const int64_t at = ((piece + p) >> group_shift_) * kPackedBlock;
       scales[p] = _mm512_load_ps(block_.scales + at);
       if constexpr (kBiases) biases[p] = _mm512_load_ps(block_.biases + at);
     }
 #pragma GCC unroll 16
-    for (int row = 0; row < kPackedBlock; ++row) {
+    for (int64_t row = 0; row < kPackedBlock; ++row) {
       __m512 part = _mm512_setzero_ps();
 #pragma GCC unroll 2
-      for (int p = 0; p < kPieces; ++p) {
+      for (int64_t p = 0; p < kPieces; ++p) {
         __m512i dot = _mm512_load_si512(dots + p * kPieceDots + row * 16);
         if constexpr (kWide) dot = V::Combine(dot, _mm512_load_si512(dots + p * kPieceDots + kDots + row * 16));
         part = _mm512_fmadd_ps(V::ToFloat(dot), scales[p], part);
@@ -280,7 +280,7 @@ class BlockProduct {
       totals[row] = _mm512_fmadd_ps(part, _mm512_set1_ps(unit_scales[row]), totals[row]);
       if constexpr (kBiases) {
 #pragma GCC unroll 2
-        for (int p = 0; p < kPieces; ++p) {
+        for (int64_t p = 0; p < kPieces; ++p) {
           totals[row] = _mm512_fmadd_ps(biases[p], _mm512_set1_ps(factors[p * kPackedBlock + row]), totals[row]);
         }
       }

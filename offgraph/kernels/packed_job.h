@@ -10,9 +10,9 @@
 
 namespace offgraph::kernels {
 
-inline constexpr int kPackedBlock = 16;  // rows of weights in a block
-inline constexpr int kPackedTile = 32;   // columns in a tile
-inline constexpr int kPackedUnit = 64;   // activations that share a scale
+inline constexpr int64_t kPackedBlock = 16;  // rows of weights in a block
+inline constexpr int64_t kPackedTile = 32;   // columns in a tile
+inline constexpr int64_t kPackedUnit = 64;   // activations that share a scale
 inline constexpr float kPackedLargest = 2039.0F;
 
 // Rows of activations. In batches of `batch` rows (the last one is filled up with zeros), so that a tile of 16 rows

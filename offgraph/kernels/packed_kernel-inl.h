@@ -20,18 +20,18 @@
 namespace offgraph::kernels {
 
 // Adds one tile of weights times kRows rows. `x` is [kRows][64].
-template <class V, int kBits, int kRows>
+template <class V, int64_t kBits, int64_t kRows>
 inline __attribute__((always_inline)) void AddTile(const uint8_t* codes, const int8_t* x, typename V::Int* hi,
                                                    typename V::Int* lo) {
 #pragma GCC unroll 8
-  for (int i = 0; i < kBits; ++i) {
+  for (int64_t i = 0; i < kBits; ++i) {
     const typename V::Bytes bytes = V::Load(codes + i * 64);
 #pragma GCC unroll 4
-    for (int j = 0; j < 8 / kBits; ++j) {
-      const int quad = i + j * kBits;
+    for (int64_t j = 0; j < 8 / kBits; ++j) {
+      const int64_t quad = i + j * kBits;
       const typename V::Bytes q = V::template Codes<kBits>(bytes, j);
 #pragma GCC unroll 4
-      for (int m = 0; m < kRows; ++m) {
+      for (int64_t m = 0; m < kRows; ++m) {
         hi[m] = V::template Dot<kBits>(hi[m], q, x + m * 64 + quad * 4);
         lo[m] = V::template Dot<kBits>(lo[m], q, x + m * 64 + 32 + quad * 4);
       }
@@ -40,7 +40,7 @@ inline __attribute__((always_inline)) void AddTile(const uint8_t* codes, const i
 }
 
 // One block times one batch of kRows rows; sums [kRows][kPackedPair].
-template <class V, int kBits, int kRows>
+template <class V, int64_t kBits, int64_t kRows>
 __attribute__((noinline)) void MultiplyBlock(const PackedJob& job, int64_t row, int64_t block, float* sums) {
   using Int = typename V::Int;
   using Float = typename V::Float;
@@ -48,7 +48,7 @@ __attribute__((noinline)) void MultiplyBlock(const PackedJob& job, int64_t row, 
   const DType type = w.scale_type();
   const int64_t group_bytes = kPackedBlock * static_cast<int64_t>(SizeOf(type));
   const int64_t tiles = w.k() / kPackedTile;
-  const int64_t tiles_per_piece = std::min(w.group_size(), kPackedUnit) / kPackedTile;
+  const int64_t tiles_per_piece = std::min<int64_t>(w.group_size(), kPackedUnit) / kPackedTile;
   const int64_t pieces_per_group = job.pieces / job.groups;
   const uint8_t* codes = w.codes() + block * kPackedBlock * w.k() * kBits / 8;
   const uint8_t* scales = w.scales() + block * job.groups * group_bytes;
@@ -59,18 +59,18 @@ __attribute__((noinline)) void MultiplyBlock(const PackedJob& job, int64_t row, 
   const float* unit_scales = job.x.scales + row * job.units;
   Float total[kRows];
 #pragma GCC unroll 4
-  for (int m = 0; m < kRows; ++m) total[m] = V::ZeroFloat();
+  for (int64_t m = 0; m < kRows; ++m) total[m] = V::ZeroFloat();
   int64_t piece = 0;
   for (int64_t unit = 0; unit < job.units; ++unit) {
     const int64_t unit_pieces = std::min<int64_t>(kPackedUnit / kPackedTile, tiles - unit * 2) / tiles_per_piece;
     Float part[kRows];
 #pragma GCC unroll 4
-    for (int m = 0; m < kRows; ++m) part[m] = V::ZeroFloat();
+    for (int64_t m = 0; m < kRows; ++m) part[m] = V::ZeroFloat();
     for (int64_t p = piece; p < piece + unit_pieces; ++p) {
       Int hi[kRows];
       Int lo[kRows];
 #pragma GCC unroll 4
-      for (int m = 0; m < kRows; ++m) {
+      for (int64_t m = 0; m < kRows; ++m) {
         hi[m] = V::Zero();
         lo[m] = V::SetInt(zero_sums[p * kRows + m]);
       }
@@ -81,26 +81,26 @@ __attribute__((noinline)) void MultiplyBlock(const PackedJob& job, int64_t row, 
       }
       const Float scale = V::LoadFloats(type, scales + p / pieces_per_group * group_bytes);
 #pragma GCC unroll 4
-      for (int m = 0; m < kRows; ++m) part[m] = V::MulAdd(V::ToFloat(V::Combine(hi[m], lo[m])), scale, part[m]);
+      for (int64_t m = 0; m < kRows; ++m) part[m] = V::MulAdd(V::ToFloat(V::Combine(hi[m], lo[m])), scale, part[m]);
     }
 #pragma GCC unroll 4
-    for (int m = 0; m < kRows; ++m) {
+    for (int64_t m = 0; m < kRows; ++m) {
       total[m] = V::MulAdd(part[m], V::SetFloat(unit_scales[unit * kRows + m]), total[m]);
     }
     for (int64_t p = piece; biases != nullptr && p < piece + unit_pieces; ++p) {
       const Float bias = V::LoadFloats(type, biases + p / pieces_per_group * group_bytes);
 #pragma GCC unroll 4
-      for (int m = 0; m < kRows; ++m) {
+      for (int64_t m = 0; m < kRows; ++m) {
         total[m] = V::MulAdd(bias, V::SetFloat(factors[p * kRows + m]), total[m]);
       }
     }
     piece += unit_pieces;
   }
 #pragma GCC unroll 4
-  for (int m = 0; m < kRows; ++m) V::Store(sums + m * kPackedPair, total[m]);
+  for (int64_t m = 0; m < kRows; ++m) V::Store(sums + m * kPackedPair, total[m]);
 }
 
-template <class V, int kBits, int kRows>
+template <class V, int64_t kBits, int64_t kRows>
 void MultiplyBlocks(const PackedJob& job, const PackedTask& task) {
   for (int64_t block = 0; block < task.blocks; ++block) {
     float* sums = task.sums + block / 2 * task.rows * kPackedPair + block % 2 * kPackedBlock;
@@ -110,7 +110,7 @@ void MultiplyBlocks(const PackedJob& job, const PackedTask& task) {
   }
 }
 
-template <class V, int kBits>
+template <class V, int64_t kBits>
 void MultiplyRows(const PackedJob& job, const PackedTask& task) {
   switch (job.x.batch) {
     case 1:

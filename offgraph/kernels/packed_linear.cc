@@ -65,7 +65,7 @@ void QuantizeRow(const MatrixView& view, int64_t row, const PackedWeights& w, co
   float* x = ThreadScratch<struct QuantizeTag>::Get<float>(static_cast<size_t>(w.k()));
   ReadRow(view, row, 0, w.k(), x);
   const I32 di;
-  const int64_t tiles_per_piece = std::min(w.group_size(), kPackedUnit) / kPackedTile;
+  const int64_t tiles_per_piece = std::min<int64_t>(w.group_size(), kPackedUnit) / kPackedTile;
   for (int64_t unit = 0; unit * kPackedUnit < w.k(); ++unit) {
     const int64_t begin = unit * kPackedUnit;
     const int64_t count = std::min<int64_t>(kPackedUnit, w.k() - begin);
@@ -171,7 +171,7 @@ PackedJob QuantizeSlab(const MatrixView& x, int64_t first, int64_t rows, const P
   job.w = &w;
   job.units = (w.k() + kPackedUnit - 1) / kPackedUnit;
   job.groups = w.k() / w.group_size();
-  job.pieces = w.k() / std::min(w.group_size(), kPackedUnit);
+  job.pieces = w.k() / std::min<int64_t>(w.group_size(), kPackedUnit);
   const int64_t padded = (rows + batch - 1) / batch * batch;
   const RowsMemory memory(w, padded, job.units, job.pieces);
   job.x = {memory.codes, memory.scales, memory.zero_sums, memory.bias_factors, batch};

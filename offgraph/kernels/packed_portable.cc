@@ -10,12 +10,12 @@ namespace {
 // dots[n] += the products of 32 columns. `x` [32 hi, 32 lo].
 void AddTile(const uint8_t* codes, int code_bits, const int8_t* x, int32_t* dots) {
   const int mask = (1 << code_bits) - 1;
-  for (int quad = 0; quad < 8; ++quad) {
+  for (int64_t quad = 0; quad < 8; ++quad) {
     const uint8_t* vector = codes + quad % code_bits * 64;
-    const int shift = quad / code_bits * code_bits;
-    for (int c = 0; c < 4; ++c) {
+    const auto shift = static_cast<int>(quad / code_bits * code_bits);
+    for (int64_t c = 0; c < 4; ++c) {
       const int32_t code = 16 * x[quad * 4 + c] + x[32 + quad * 4 + c];
-      for (int n = 0; n < kPackedBlock; ++n) dots[n] += (vector[n * 4 + c] >> shift & mask) * code;
+      for (int64_t n = 0; n < kPackedBlock; ++n) dots[n] += (vector[n * 4 + c] >> shift & mask) * code;
     }
   }
 }
@@ -24,7 +24,7 @@ void AddTile(const uint8_t* codes, int code_bits, const int8_t* x, int32_t* dots
 void MultiplyRow(const PackedJob& job, int64_t row, int64_t block, float* sums) {
   const PackedWeights& w = *job.w;
   const int64_t tiles = w.k() / kPackedTile;
-  const int64_t tiles_per_piece = std::min(w.group_size(), kPackedUnit) / kPackedTile;
+  const int64_t tiles_per_piece = std::min<int64_t>(w.group_size(), kPackedUnit) / kPackedTile;
   const int64_t pieces_per_group = job.pieces / job.groups;
   const uint8_t* codes = w.codes() + block * kPackedBlock * w.k() * w.code_bits() / 8;
   const int8_t* x = job.x.codes + (row / job.x.batch * job.x.batch * tiles + row % job.x.batch) * 64;
@@ -46,16 +46,16 @@ void MultiplyRow(const PackedJob& job, int64_t row, int64_t block, float* sums) 
         AddTile(codes + tile * w.code_bits() * 64, w.code_bits(), x + tile * job.x.batch * 64, dots);
       }
       const int64_t group = block * job.groups + piece / pieces_per_group;
-      for (int n = 0; n < kPackedBlock; ++n) {
+      for (int64_t n = 0; n < kPackedBlock; ++n) {
         part[n] = std::fma(static_cast<float>(dots[n]), ElementAsFloat(scales, group, n), part[n]);
       }
     }
     const float scale = job.x.scales[of_row(job.units, unit)];
-    for (int n = 0; n < kPackedBlock; ++n) sums[n] = std::fma(part[n], scale, sums[n]);
+    for (int64_t n = 0; n < kPackedBlock; ++n) sums[n] = std::fma(part[n], scale, sums[n]);
     for (int64_t piece = first; w.has_biases() && piece < last; ++piece) {
       const int64_t group = block * job.groups + piece / pieces_per_group;
       const float factor = job.x.bias_factors[of_row(job.pieces, piece)];
-      for (int n = 0; n < kPackedBlock; ++n) sums[n] = std::fma(ElementAsFloat(biases, group, n), factor, sums[n]);
+      for (int64_t n = 0; n < kPackedBlock; ++n) sums[n] = std::fma(ElementAsFloat(biases, group, n), factor, sums[n]);
     }
   }
 }

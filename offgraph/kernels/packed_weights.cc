@@ -39,7 +39,7 @@ void Unpack(const uint32_t* words, int bits, uint8_t* codes) {
 }
 void Unpack4(const uint32_t* words, uint8_t* codes) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(words);
-  for (int i = 0; i < 16; ++i) {
+  for (int64_t i = 0; i < 16; ++i) {
     codes[2 * i] = bytes[i] & 15;
     codes[2 * i + 1] = bytes[i] >> 4;
   }
@@ -103,13 +103,13 @@ PackedWeights::PackedWeights(std::span<const QuantizedRows> parts, int64_t k, Th
 
 void PackedWeights::PackBlock(std::span<const QuantizedRows> parts, int64_t block) {
   Place places[kPackedBlock];
-  for (int i = 0; i < kPackedBlock; ++i) places[i] = Find(parts, block * kPackedBlock + i);
+  for (int64_t i = 0; i < kPackedBlock; ++i) places[i] = Find(parts, block * kPackedBlock + i);
 
   uint8_t* tile = codes_.get() + block * kPackedBlock * k_ * code_bits_ / 8;
-  const int vectors = code_bits_;  // of 64 bytes, in a tile
+  const int64_t vectors = code_bits_;  // of 64 bytes, in a tile
   for (int64_t k = 0; k < k_; k += kPackedTile, tile += vectors * 64) {
     std::memset(tile, 0, vectors * 64);
-    for (int i = 0; i < kPackedBlock; ++i) {
+    for (int64_t i = 0; i < kPackedBlock; ++i) {
       const Place& place = places[i];
       if (place.part == nullptr) continue;
       const QuantizedView& view = place.part->view;
@@ -120,10 +120,15 @@ void PackedWeights::PackBlock(std::span<const QuantizedRows> parts, int64_t bloc
       } else {
         Unpack(words, bits_, codes);
       }
-      for (int quad = 0; quad < 8; ++quad) {
+      // Four codes at once: none of them leaves its byte.
+      for (int64_t quad = 0; quad < 8; ++quad) {
         uint8_t* out = tile + quad % vectors * 64 + i * 4;
-        const int shift = quad / vectors * code_bits_;
-        for (int c = 0; c < 4; ++c) out[c] |= static_cast<uint8_t>(codes[quad * 4 + c] << shift);
+        uint32_t bytes;
+        uint32_t four;
+        std::memcpy(&bytes, out, sizeof(bytes));
+        std::memcpy(&four, codes + quad * 4, sizeof(four));
+        bytes |= four << (quad / vectors * code_bits_);
+        std::memcpy(out, &bytes, sizeof(bytes));
       }
     }
   }
@@ -131,7 +136,7 @@ void PackedWeights::PackBlock(std::span<const QuantizedRows> parts, int64_t bloc
   const int64_t groups = k_ / group_size_;
   const size_t size = SizeOf(scale_type_);
   for (int64_t group = 0; group < groups; ++group) {
-    for (int i = 0; i < kPackedBlock; ++i) {
+    for (int64_t i = 0; i < kPackedBlock; ++i) {
       const size_t at = static_cast<size_t>((block * groups + group) * kPackedBlock + i) * size;
       const Place& place = places[i];
       if (place.part == nullptr) {
