@@ -3,9 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <new>
-#include <utility>
 
 #include "offgraph/kernels/linear.h"
 #include "offgraph/kernels/quantized.h"
@@ -31,24 +29,32 @@ class ThreadScratch {
   // At least `count` objects, aligned to a cache line, valid until the thread's next Get with this tag.
   template <class T>
   static T* Get(size_t count) {
-    thread_local ThreadScratch scratch;
+    ThreadScratch& scratch = mine_;
     if (scratch.bytes_ < count * sizeof(T)) {
-      scratch.bytes_ = 0;
-      Memory larger(static_cast<std::byte*>(::operator new(count * sizeof(T), kAlignment)));
-      scratch.memory_ = std::move(larger);
+      void* larger = ::operator new(count * sizeof(T), kAlignment);
+      ::operator delete(scratch.memory_, kAlignment);
+      scratch.memory_ = larger;
       scratch.bytes_ = count * sizeof(T);
     }
-    return reinterpret_cast<T*>(scratch.memory_.get());
+    return static_cast<T*>(scratch.memory_);
   }
+
+  ThreadScratch(const ThreadScratch&) = delete;
+  ThreadScratch& operator=(const ThreadScratch&) = delete;
 
  private:
   static constexpr std::align_val_t kAlignment{64};
-  struct Delete {
-    void operator()(std::byte* p) const { ::operator delete(p, kAlignment); }
-  };
-  using Memory = std::unique_ptr<std::byte, Delete>;
-  Memory memory_;
+
+  ThreadScratch() = default;
+  ~ThreadScratch() { ::operator delete(memory_, kAlignment); }
+
+  static thread_local ThreadScratch mine_;
+
+  void* memory_ = nullptr;
   size_t bytes_ = 0;
 };
+
+template <class Tag>
+thread_local ThreadScratch<Tag> ThreadScratch<Tag>::mine_;
 
 }  // namespace offgraph::kernels

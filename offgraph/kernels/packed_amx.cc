@@ -61,7 +61,7 @@ void UnpackCodes(const PackedWeights& w, int64_t block, uint8_t* tiles) {
         } else {
           const __m512i sixteen_q = _mm512_slli_epi16(q, 4);  // a code has at most 4 bits: nothing leaves its byte
           _mm512_store_si512(row, _mm512_sub_epi8(sixteen_q, sixteen_zeros));
-          _mm512_store_si512(row + 8 * 64, _mm512_sub_epi8(q, zero));
+          _mm512_store_si512(row + kTileBytes / 2, _mm512_sub_epi8(q, zero));
         }
       }
     }

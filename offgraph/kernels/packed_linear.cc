@@ -176,7 +176,7 @@ PackedJob QuantizeSlab(const MatrixView& x, int64_t first, int64_t rows, const P
   const RowsMemory memory(w, padded, job.units, job.pieces);
   job.x = {memory.codes, memory.scales, memory.zero_sums, memory.bias_factors, batch};
   static constexpr float kZeros[kPackedUnit] = {};
-  threads.ParallelFor(static_cast<size_t>(padded), static_cast<size_t>(16 * 1024 / w.k() + 1),
+  threads.ParallelFor(static_cast<size_t>(padded), static_cast<size_t>(16384 / w.k() + 1),
                       [&](size_t begin, size_t end) {
                         for (auto row = static_cast<int64_t>(begin); row < static_cast<int64_t>(end); ++row) {
                           const auto at = [&](int64_t per_row) { return row / batch * batch * per_row + row % batch; };
