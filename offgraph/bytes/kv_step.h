@@ -43,6 +43,7 @@ struct KernelPlan {
  private:
   static std::vector<kernels::RowRun> Convert(const std::vector<cache::Run>& from) {
     std::vector<kernels::RowRun> to;
+    to.reserve(from.size());
     for (const cache::Run& run : from) to.push_back({run.row, run.count, run.position});
     return to;
   }
