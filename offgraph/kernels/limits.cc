@@ -107,7 +107,7 @@ double ReadRate(ThreadPool& threads, size_t buffer_bytes) {
   const auto buffer = hwy::AllocateAligned<uint8_t>(pieces * kPiece);
   if (buffer == nullptr) throw std::bad_alloc();
   threads.ParallelFor(pieces, 1, [&](size_t begin, size_t end) {
-    std::memset(buffer.get() + begin * kPiece, 1, (end - begin) * kPiece);
+    std::memset(buffer.get() + begin * kPiece, 0, (end - begin) * kPiece);
   });
   std::atomic<uint32_t> sink = 0;
   return BestRate(0.1, [&] {
