@@ -36,8 +36,9 @@ std::string Table::Draw() const {
     std::string text = "│";
     for (size_t c = 0; c < widths.size(); ++c) {
       const std::string& cell = cell_of(c);
-      const std::string padding(widths[c] - Width(cell), ' ');
-      text += columns_[c].align == Align::kLeft ? " " + cell + padding : " " + padding + cell;
+      const size_t padding = widths[c] - Width(cell);
+      const bool left = columns_[c].align == Align::kLeft;
+      text.append(left ? 1 : padding + 1, ' ').append(cell).append(left ? padding : 0, ' ');
       text += " │";
     }
     return text + "\n";
