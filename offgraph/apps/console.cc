@@ -1,5 +1,7 @@
 #include "offgraph/apps/console.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,14 +19,27 @@ namespace {
 
 volatile std::sig_atomic_t interrupted = 0;
 
+// A byte for each Ctrl-C, so that a wait for input can wait for it as well: a signal that comes just before the wait
+// begins, or on another thread, would not end it. -1 where the system grants no pipe.
+int wake_read = -1;
+int wake_write = -1;
+
 void OnInterrupt(int) {
   if (interrupted != 0) _exit(kExitInterrupted);
   interrupted = 1;
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = write(wake_write, "", 1);
+  errno = error;
 }
 
 }  // namespace
 
 void WatchInterrupts() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0) {
+    wake_read = ends[0];
+    wake_write = ends[1];
+  }
   struct sigaction action = {};
   action.sa_handler = OnInterrupt;
   sigemptyset(&action.sa_mask);
@@ -34,7 +49,22 @@ void WatchInterrupts() {
 
 bool Interrupted() { return interrupted != 0; }
 
-void ClearInterrupt() { interrupted = 0; }
+void ClearInterrupt() {
+  char bytes[16];
+  while (read(wake_read, bytes, sizeof(bytes)) > 0) {
+  }
+  interrupted = 0;
+}
+
+bool WaitForInput() {
+  std::array<pollfd, 2> waits = {{{STDIN_FILENO, POLLIN, 0}, {wake_read, POLLIN, 0}}};
+  while (!Interrupted()) {
+    // A descriptor of -1 is passed over.
+    if (poll(waits.data(), waits.size(), -1) < 0 && errno != EINTR) return true;  // reading says what is wrong
+    if (waits[0].revents != 0 && !Interrupted()) return true;
+  }
+  return false;
+}
 
 Progress::Progress(std::string label) : label_(std::move(label)), enabled_(isatty(STDERR_FILENO) == 1) {}
 

@@ -12,6 +12,8 @@ namespace offgraph::apps {
 void WatchInterrupts();
 bool Interrupted();
 void ClearInterrupt();
+// Waits until standard input has something to read, or is at its end. False: Ctrl-C came first.
+bool WaitForInput();
 
 // Exit code of a command that Ctrl-C ended, as shells have it: 128 + SIGINT.
 inline constexpr int kExitInterrupted = 130;

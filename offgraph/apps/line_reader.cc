@@ -3,8 +3,10 @@
 #include <histedit.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <clocale>
 #include <cstdio>
+#include <cwchar>
 #include <iostream>
 #include <utility>
 
@@ -36,6 +38,23 @@ struct LineReader::Impl {
     return static_cast<Impl*>(self)->prompt.data();
   }
 
+  // One character of the terminal's encoding, for the editor. Its own reading would miss a Ctrl-C that comes between
+  // the prompt and the wait for input.
+  static int GetCharacter(EditLine* /*editor*/, wchar_t* character) {
+    std::mbstate_t state = {};
+    for (;;) {
+      char byte = 0;
+      if (!WaitForInput()) return -1;
+      const ssize_t count = read(STDIN_FILENO, &byte, 1);
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) return static_cast<int>(count);
+      const size_t length = std::mbrtowc(character, &byte, 1, &state);
+      if (length == static_cast<size_t>(-2)) continue;  // the rest is to come
+      if (length != static_cast<size_t>(-1)) return 1;
+      state = {};  // no character of this encoding: passed over
+    }
+  }
+
   void OpenEditor() {
     std::setlocale(LC_CTYPE, "");
     history.reset(history_init());
@@ -49,6 +68,7 @@ struct LineReader::Impl {
     ::history(history.get(), &event, H_SETUNIQUE, 1);
     el_set(editor.get(), EL_CLIENTDATA, this);
     el_set(editor.get(), EL_PROMPT, &Prompt);
+    el_wset(editor.get(), EL_GETCFN, &GetCharacter);
     el_set(editor.get(), EL_EDITOR, "emacs");
     el_set(editor.get(), EL_HIST, ::history, history.get());
     el_source(editor.get(), nullptr);

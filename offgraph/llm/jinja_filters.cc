@@ -23,7 +23,7 @@ struct TestCall {
   const Value& input;
   CallArguments arguments;
 
-  void BindNothing() { Arguments(name, std::move(arguments), {}); }
+  void BindNothing() { RefuseArguments(name, std::move(arguments)); }
   Value BindOne() {
     Arguments bound(name, std::move(arguments), {"other"}, 1);
     return bound[0];

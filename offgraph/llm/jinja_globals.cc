@@ -13,12 +13,12 @@ namespace {
 
 class Function final : public Object {
  public:
-  using Body = Value (*)(Runtime& runtime, CallArguments arguments);
+  using Body = Value (*)(Runtime& runtime, CallArguments&& arguments);
   explicit Function(Body body) : body_(body) {}
 
   std::string_view type_name() const override { return "function"; }
   bool callable() const override { return true; }
-  Value Call(Runtime& runtime, CallArguments arguments) override { return body_(runtime, std::move(arguments)); }
+  Value Call(Runtime& runtime, CallArguments&& arguments) override { return body_(runtime, std::move(arguments)); }
 
  private:
   Body body_;
@@ -33,7 +33,7 @@ class Cycler final : public Object {
   std::optional<Value> Attribute(Runtime& runtime, std::string_view name) override;
 
   Value Next() {
-    const Value result = items_[position_];
+    Value result = items_[position_];
     position_ = (position_ + 1) % items_.size();
     return result;
   }
@@ -50,8 +50,8 @@ class CyclerMethod final : public Object {
 
   std::string_view type_name() const override { return "method"; }
   bool callable() const override { return true; }
-  Value Call(Runtime& /*runtime*/, CallArguments arguments) override {
-    Arguments(reset_ ? "reset" : "next", std::move(arguments), {});
+  Value Call(Runtime& /*runtime*/, CallArguments&& arguments) override {
+    RefuseArguments(reset_ ? "reset" : "next", std::move(arguments));
     if (!reset_) return cycler_->Next();
     cycler_->Reset();
     return {};
@@ -77,8 +77,8 @@ class Joiner final : public Object {
 
   std::string_view type_name() const override { return "Joiner"; }
   bool callable() const override { return true; }
-  Value Call(Runtime& /*runtime*/, CallArguments arguments) override {
-    Arguments("joiner", std::move(arguments), {});
+  Value Call(Runtime& /*runtime*/, CallArguments&& arguments) override {
+    RefuseArguments("joiner", std::move(arguments));
     return std::exchange(used_, true) ? separator_ : Value::TrustedString("");
   }
   std::optional<Value> Attribute(Runtime& /*runtime*/, std::string_view name) override {
@@ -92,7 +92,7 @@ class Joiner final : public Object {
   bool used_ = false;
 };
 
-Value Range(Runtime& runtime, CallArguments arguments) {
+Value Range(Runtime& runtime, CallArguments&& arguments) {
   const bool only_stop = arguments.positional.size() == 1;
   const Arguments bound("range", std::move(arguments), {"start", "stop", "step"}, 1);
   const int64_t step = bound.Int(2, 1);
@@ -102,7 +102,7 @@ Value Range(Runtime& runtime, CallArguments arguments) {
 }
 
 // dict(mapping or pairs, name=value, ...)
-Value::Entries DictEntries(Runtime& runtime, CallArguments arguments) {
+Value::Entries DictEntries(Runtime& runtime, CallArguments&& arguments) {
   if (arguments.positional.size() > 1) Refuse("dict expected at most 1 argument");
   Value::Entries entries;
   if (!arguments.positional.empty()) {
@@ -124,11 +124,11 @@ Value::Entries DictEntries(Runtime& runtime, CallArguments arguments) {
   return entries;
 }
 
-Value MakeDict(Runtime& runtime, CallArguments arguments) {
+Value MakeDict(Runtime& runtime, CallArguments&& arguments) {
   return Value::Map(DictEntries(runtime, std::move(arguments)));
 }
 
-Value MakeNamespace(Runtime& runtime, CallArguments arguments) {
+Value MakeNamespace(Runtime& runtime, CallArguments&& arguments) {
   auto* result = runtime.Make<Namespace>();
   for (const auto& [name, value] : DictEntries(runtime, std::move(arguments))) {
     if (!name.is(Kind::kString)) Refuse("the attributes of a namespace are texts, not " + TypeName(name));
@@ -137,28 +137,28 @@ Value MakeNamespace(Runtime& runtime, CallArguments arguments) {
   return Value::FromObject(result);
 }
 
-Value MakeCycler(Runtime& runtime, CallArguments arguments) {
+Value MakeCycler(Runtime& runtime, CallArguments&& arguments) {
   if (arguments.positional.empty() || !arguments.named.empty()) Refuse("at least one item has to be provided");
   return Value::FromObject(runtime.Make<Cycler>(std::move(arguments.positional)));
 }
 
-Value MakeJoiner(Runtime& runtime, CallArguments arguments) {
+Value MakeJoiner(Runtime& runtime, CallArguments&& arguments) {
   const Arguments bound("joiner", std::move(arguments), {"sep"});
   return Value::FromObject(runtime.Make<Joiner>(bound.Has(0) ? bound[0] : Value::TrustedString(", ")));
 }
 
-Value RaiseException(Runtime& runtime, CallArguments arguments) {
+Value RaiseException(Runtime& runtime, CallArguments&& arguments) {
   const Arguments bound("raise_exception", std::move(arguments), {"message"}, 1);
   Refuse(ToText(bound[0], runtime.budget()));
 }
 
-Value StrftimeNow(Runtime& runtime, CallArguments arguments) {
+Value StrftimeNow(Runtime& runtime, CallArguments&& arguments) {
   const Arguments bound("strftime_now", std::move(arguments), {"format"}, 1);
   runtime.budget().Steps(bound.Text(0).size());
   return runtime.Text(FormatTime(bound.Text(0), runtime.now()));
 }
 
-Value Lipsum(Runtime& /*runtime*/, CallArguments /*arguments*/) {
+Value Lipsum(Runtime& /*runtime*/, CallArguments&& /*arguments*/) {
   throw Error(ErrorCode::kUnsupported, "the function lipsum makes random text and is not supported");
 }
 

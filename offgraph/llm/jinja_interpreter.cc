@@ -21,7 +21,7 @@ class Macro final : public Object {
 
   std::string_view type_name() const override { return "Macro"; }
   bool callable() const override { return true; }
-  Value Call(Runtime& runtime, CallArguments arguments) override {
+  Value Call(Runtime& runtime, CallArguments&& arguments) override {
     return runtime.Text(interpreter_->CallMacro(statement_, closure_, std::move(arguments)));
   }
   std::optional<Value> Attribute(Runtime& /*runtime*/, std::string_view name) override {
@@ -58,7 +58,7 @@ class Loop final : public Object {
 
   std::string_view type_name() const override { return "LoopContext"; }
   bool callable() const override { return true; }
-  Value Call(Runtime& runtime, CallArguments arguments) override {
+  Value Call(Runtime& runtime, CallArguments&& arguments) override {
     if (!statement_.recursive) {
       throw Error(ErrorCode::kInvalidArgument, "The loop must have the 'recursive' marker to be called recursively.");
     }
@@ -131,7 +131,7 @@ class LoopMethod final : public Object {
 
   std::string_view type_name() const override { return "method"; }
   bool callable() const override { return true; }
-  Value Call(Runtime& /*runtime*/, CallArguments arguments) override {
+  Value Call(Runtime& /*runtime*/, CallArguments&& arguments) override {
     return cycles_ ? loop_->Cycle(arguments) : loop_->Changed(std::move(arguments));
   }
 

@@ -206,13 +206,10 @@ class Lexer {
   size_t DigitsLength(size_t pos, Digit is_digit) const {
     const size_t begin = pos;
     while (pos < source_.size()) {
-      if (is_digit(source_[pos])) {
-        ++pos;
-      } else if (pos > begin && source_[pos] == '_' && pos + 1 < source_.size() && is_digit(source_[pos + 1])) {
-        ++pos;
-      } else {
-        break;
-      }
+      const bool separates =
+          pos > begin && source_[pos] == '_' && pos + 1 < source_.size() && is_digit(source_[pos + 1]);
+      if (!separates && !is_digit(source_[pos])) break;
+      ++pos;
     }
     return pos - begin;
   }

@@ -25,7 +25,7 @@ struct MethodCall {
   Arguments Bind(std::initializer_list<std::string_view> parameters, size_t required = 0) {
     return Arguments(name, std::move(arguments), parameters, required);
   }
-  void BindNothing() { Bind({}); }
+  void BindNothing() { RefuseArguments(name, std::move(arguments)); }
   // A result that is markup where the text is.
   Value Like(std::string result) const { return runtime.Text(std::move(result), self.is_markup()); }
   Value Texts(const std::vector<std::string_view>& parts) const {
@@ -404,7 +404,7 @@ class BoundMethod final : public Object {
 
   std::string_view type_name() const override { return "builtin_function_or_method"; }
   bool callable() const override { return true; }
-  Value Call(Runtime& runtime, CallArguments arguments) override {
+  Value Call(Runtime& runtime, CallArguments&& arguments) override {
     return CallMethod(runtime, self_, name_, std::move(arguments));
   }
 

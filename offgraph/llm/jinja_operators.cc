@@ -233,7 +233,7 @@ Value ApplySign(bool minus, const Value& value) {
 
 bool Equals(const Value& left, const Value& right, Budget& budget) {
   budget.Steps();
-  if (left.is_number() && right.is_number()) return OrderNumbers(left, right) == 0;
+  if (left.is_number() && right.is_number()) return std::is_eq(OrderNumbers(left, right));
   if (left.kind() != right.kind()) return false;
   switch (left.kind()) {
     case Kind::kUndefined:
@@ -264,7 +264,7 @@ bool Equals(const Value& left, const Value& right, Budget& budget) {
 
 bool Less(const Value& left, const Value& right, Budget& budget) {
   budget.Steps();
-  if (left.is_number() && right.is_number()) return OrderNumbers(left, right) < 0;
+  if (left.is_number() && right.is_number()) return std::is_lt(OrderNumbers(left, right));
   if (left.is(Kind::kString) && right.is(Kind::kString)) {
     budget.Bytes(std::min(left.text().size(), right.text().size()));
     return left.text() < right.text();  // the order of UTF-8 is that of code points

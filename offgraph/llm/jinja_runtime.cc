@@ -6,7 +6,7 @@ namespace offgraph::llm::jinja {
 
 std::optional<Value> Object::Attribute(Runtime& /*runtime*/, std::string_view /*name*/) { return std::nullopt; }
 
-Value Object::Call(Runtime& /*runtime*/, CallArguments /*arguments*/) {
+Value Object::Call(Runtime& /*runtime*/, CallArguments&& /*arguments*/) {
   throw Error(ErrorCode::kInvalidArgument, "'" + std::string(type_name()) + "' object is not callable");
 }
 
@@ -78,6 +78,10 @@ void Arguments::Refuse(size_t i, std::string_view expected) const {
   throw Error(ErrorCode::kInvalidArgument, function_ + "() expects " + std::string(expected) + " as its argument '" +
                                                std::string(parameters_[i]) + "', not a value of type " +
                                                TypeName((*this)[i]));
+}
+
+void RefuseArguments(std::string_view function, CallArguments&& arguments) {
+  const Arguments none(function, std::move(arguments), {});
 }
 
 }  // namespace offgraph::llm::jinja

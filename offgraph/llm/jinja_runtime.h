@@ -33,7 +33,7 @@ class Object {
   virtual std::optional<Value> Attribute(Runtime& runtime, std::string_view name);
   virtual bool callable() const { return false; }
   // Throws kInvalidArgument where it cannot be called.
-  virtual Value Call(Runtime& runtime, CallArguments arguments);
+  virtual Value Call(Runtime& runtime, CallArguments&& arguments);
   // Throws kUnsupported for what prints as an address in Python.
   virtual std::string Repr(Budget& budget) const;
 };
@@ -90,5 +90,8 @@ class Arguments {
   std::vector<std::string_view> parameters_;
   std::vector<std::optional<Value>> values_;
 };
+
+// For a function without parameters. Throws as Arguments does where there are any.
+void RefuseArguments(std::string_view function, CallArguments&& arguments);
 
 }  // namespace offgraph::llm::jinja

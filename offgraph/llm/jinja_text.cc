@@ -381,18 +381,17 @@ std::string FloatRepr(double value) {
   const bool plus = text[mark + 1] == '+';
   std::from_chars(text.data() + mark + (plus ? 2 : 1), text.data() + text.size(), exponent);
   // Python's repr: plain notation for exponents from -4 to 15, else d.ddde[+-]XX with at least two digits.
-  const int count = static_cast<int>(digits.size());
+  const size_t count = digits.size();
+  const auto magnitude = static_cast<size_t>(std::abs(exponent));
   if (exponent < -4 || exponent >= 16) {
     result += digits.substr(0, 1);
     if (count > 1) result += "." + digits.substr(1);
-    const std::string magnitude = std::to_string(std::abs(exponent));
-    return result + (exponent < 0 ? "e-" : "e+") + (magnitude.size() < 2 ? "0" : "") + magnitude;
+    return result + (exponent < 0 ? "e-" : "e+") + (magnitude < 10 ? "0" : "") + std::to_string(magnitude);
   }
-  if (exponent < 0) return result + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
-  if (count <= exponent + 1)
-    return result + digits + std::string(static_cast<size_t>(exponent + 1 - count), '0') + ".0";
-  return result + digits.substr(0, static_cast<size_t>(exponent + 1)) + "." +
-         digits.substr(static_cast<size_t>(exponent + 1));
+  if (exponent < 0) return result + "0." + std::string(magnitude - 1, '0') + digits;
+  const size_t whole = magnitude + 1;
+  if (count <= whole) return result + digits + std::string(whole - count, '0') + ".0";
+  return result + digits.substr(0, whole) + "." + digits.substr(whole);
 }
 
 std::string TextRepr(std::string_view text) {

@@ -110,7 +110,7 @@ Value Value::MakeGroup(Value grouper, Value list) {
       Rep(std::make_shared<const Sequence>(Sequence{SequenceType::kTuple, std::move(items), {}, depth, true})));
 }
 
-Value Value::Map(Entries entries) {
+Value Value::Map(Entries&& entries) {
   auto dict = std::make_shared<Dict>();
   int depth = 0;
   for (auto& [key, value] : entries) {
@@ -126,7 +126,7 @@ Value Value::Map(Entries entries) {
   return Value(Rep(std::shared_ptr<const Dict>(std::move(dict))));
 }
 
-Value Value::Map(std::vector<std::pair<std::string, Value>> entries) {
+Value Value::Map(std::vector<std::pair<std::string, Value>>&& entries) {
   Entries converted;
   converted.reserve(entries.size());
   for (auto& [key, value] : entries) converted.emplace_back(String(key), std::move(value));

@@ -64,8 +64,8 @@ class Value {
   static Value List(Items items);
   // Of equal keys the last value counts, in the place of the first. Throws kInvalidArgument for a key that cannot be
   // one (a list or dict).
-  static Value Map(Entries entries);
-  static Value Map(std::vector<std::pair<std::string, Value>> entries);
+  static Value Map(Entries&& entries);
+  static Value Map(std::vector<std::pair<std::string, Value>>&& entries);
 
   // The rest is for the interpreter.
   static Value Undefined(std::string message);                        // using it is an error with this message

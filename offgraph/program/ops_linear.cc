@@ -32,6 +32,17 @@ struct Quantization {
   std::string mode;
 };
 
+// MLX checks the last axis of a quantized weight's parts against each other, and trusts the others.
+void RequireFit(const mx::array& w, const mx::array& scales, const mx::array* biases) {
+  bool fits = w.ndim() == scales.ndim() && (biases == nullptr || biases->shape() == scales.shape());
+  for (size_t d = 0; fits && d + 1 < w.ndim(); ++d) fits = w.shape()[d] == scales.shape()[d];
+  if (fits) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "a quantized weight of shape " + ShapeText(w.shape()) + " with scales of shape " +
+                  ShapeText(scales.shape()) +
+                  (biases != nullptr ? " and biases of shape " + ShapeText(biases->shape()) : std::string()));
+}
+
 Quantization QuantizationOf(const Operands& operands) {
   Quantization quantization{operands.Int("group_size"), operands.Int("bits"), operands.Text("mode")};
   if (quantization.group_size <= 0 || quantization.bits <= 0) {
@@ -53,6 +64,7 @@ Action QuantizedMatmul(const Operands& operands) {
           biases = operands.OptionalTensor("biases"), out = operands.Tensor("out"), q = QuantizationOf(operands),
           transpose = operands.Flag("transpose")](Frame& frame) {
     RequireElements(frame.Get(x), frame.Get(w));
+    RequireFit(frame.Get(w), frame.Get(scales), frame.GetIf(biases));
     frame.Set(out, bytes::QuantizedMatmul(frame.Get(x), frame.Get(w), frame.Get(scales), frame.GetOptional(biases),
                                           transpose, q.group_size, q.bits, q.mode));
   };
@@ -62,6 +74,7 @@ Action Dequantize(const Operands& operands) {
   return [w = operands.Tensor("w"), scales = operands.Tensor("scales"), biases = operands.OptionalTensor("biases"),
           out = operands.Tensor("out"), q = QuantizationOf(operands),
           global_scale = operands.OptionalTensor("global_scale"), type = operands.OptionalType("dtype")](Frame& frame) {
+    RequireFit(frame.Get(w), frame.Get(scales), frame.GetIf(biases));
     frame.Set(out, mx::dequantize(frame.Get(w), frame.Get(scales), frame.GetOptional(biases), q.group_size, q.bits,
                                   q.mode, frame.GetOptional(global_scale), type));
   };
@@ -124,6 +137,7 @@ Action GatherQmm(const Operands& operands) {
     const mx::array& left = frame.Get(x);
     const mx::array& right = frame.Get(w);
     RequireElements(left, right);
+    RequireFit(right, frame.Get(scales), frame.GetIf(biases));
     frame.Set(out, mx::gather_qmm(left, right, frame.Get(scales), frame.GetOptional(biases),
                                   MatrixIndices(frame, lhs, left), MatrixIndices(frame, rhs, right), transpose,
                                   q.group_size, q.bits, q.mode, std::nullopt, sorted(frame)));
