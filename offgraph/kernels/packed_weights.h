@@ -33,6 +33,7 @@
 #include "offgraph/kernels/linear_isa.h"
 #include "offgraph/kernels/quantized.h"
 #include "offgraph/kernels/thread_pool.h"
+#include "offgraph/kernels/weight_arena.h"
 
 namespace offgraph::kernels {
 
@@ -45,8 +46,10 @@ struct QuantizedRows {
 class PackedWeights {
  public:
   // The rows of all parts, one after the other, as one matrix [N, K]: projections of one input are one product.
-  // Takes memory for the result and nothing that grows with it; the parts are read once, in parallel, and no pointer
-  // into them is kept. REQUIRES: at least one part; bits and group_size are those of the first in all.
+  // Takes memory for the result, from `arena` where there is one, and nothing else that grows with it; the parts are
+  // read in parallel, and no pointer into them is kept.
+  // REQUIRES: at least one part; bits and group_size are those of the first in all.
+  PackedWeights(std::span<const QuantizedRows> parts, int64_t k, ThreadPool& threads, WeightArena& arena);
   PackedWeights(std::span<const QuantizedRows> parts, int64_t k, ThreadPool& threads);
 
   int64_t n() const { return n_; }
@@ -66,11 +69,6 @@ class PackedWeights {
   const uint8_t* biases() const { return biases_.get(); }
 
  private:
-  struct Free {
-    void operator()(uint8_t* p) const;
-  };
-  using Bytes = std::unique_ptr<uint8_t, Free>;
-  static Bytes Allocate(size_t count);
   void PackBlock(std::span<const QuantizedRows> parts, int64_t block);
 
   int64_t n_ = 0;
@@ -82,9 +80,9 @@ class PackedWeights {
   DType scale_type_ = DType::kFloat32;
   size_t code_bytes_ = 0;
   size_t scale_bytes_ = 0;
-  Bytes codes_;
-  Bytes scales_;
-  Bytes biases_;
+  std::shared_ptr<uint8_t[]> codes_;
+  std::shared_ptr<uint8_t[]> scales_;
+  std::shared_ptr<uint8_t[]> biases_;
 };
 
 // y = x w^T.
