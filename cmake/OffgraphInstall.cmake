@@ -23,8 +23,10 @@ set_target_properties(offgraph_executorch PROPERTIES EXPORT_NAME executorch)
 install(TARGETS offgraph_executorch EXPORT offgraph LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS offgraph RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 # Named, since CMake's INSTALL_RPATH_USE_LINK_PATH leaves out folders of the source tree, which these may be.
+# In the build folder they have the same paths: CMake would else fill the place of a longer one with empty paths, and
+# each of them means the folder that the program is called from.
 set_target_properties(offgraph offgraph_executorch PROPERTIES
-  INSTALL_RPATH "${OFFGRAPH_DEPS}/mlx/lib;${OFFGRAPH_DEPS}/executorch/lib")
+  BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${OFFGRAPH_DEPS}/mlx/lib;${OFFGRAPH_DEPS}/executorch/lib")
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/offgraph DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h" PATTERN "*-inl.h" EXCLUDE PATTERN apps EXCLUDE)

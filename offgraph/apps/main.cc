@@ -11,8 +11,17 @@
 #include "offgraph/apps/console.h"
 #include "offgraph/cache/error.h"
 
+// Of OpenBLAS, where that is the BLAS in use, and has threads.
+extern "C" int blas_thread_shutdown_() __attribute__((weak));  // NOLINT(readability-identifier-naming): its name
+
 namespace offgraph::apps {
 namespace {
+
+// OpenBLAS, which MLX calls for a few ops, makes its threads when it is loaded, and for a tenth of a second they do
+// nothing but look for work, on the cores that load the model. It makes them again when there is work.
+void StopIdleBlasThreads() {
+  if (blas_thread_shutdown_ != nullptr) blas_thread_shutdown_();
+}
 
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
@@ -40,6 +49,7 @@ int RunCommand(const Command& command) {
 }
 
 int Main(int argc, char** argv) {
+  StopIdleBlasThreads();
   CLI::App app("Runs language models that ExecuTorch exported for its MLX backend (.pte files).", "offgraph");
   app.set_version_flag("--version", "offgraph " OFFGRAPH_VERSION, "Print the version");
   app.require_subcommand(1);
