@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <future>
 #include <utility>
 
 #include "offgraph/cache/error.h"
@@ -102,8 +103,14 @@ const pte::DelegateInfo& FindPayload(const pte::Container& container) {
 std::shared_ptr<const Model> Model::Open(const std::string& path, const ModelOptions& options) {
   std::shared_ptr<Model> model(new Model());
   const std::string file = FindProgramFile(path);
+  // Side by side: a tokenizer's tables take longer to build than a program does. Where no thread can be had, or the
+  // program is refused first, nothing is lost but time.
+  std::future<void> text;
+  if (options.with_text) {
+    text = std::async(std::launch::async | std::launch::deferred, [&] { model->OpenText(file, options.tokenizer); });
+  }
   model->OpenProgram(file, options);
-  if (options.with_text) model->OpenText(file, options.tokenizer);
+  if (text.valid()) text.get();
   return model;
 }
 
@@ -115,7 +122,8 @@ void Model::OpenProgram(const std::string& file, const ModelOptions& options) {
   const auto weights = [container = container_](std::string_view key) -> std::optional<program::WeightBytes> {
     const std::optional<std::span<const std::byte>> bytes = container->FindData(key);
     if (!bytes) return std::nullopt;
-    return program::WeightBytes{*bytes, container};
+    return program::WeightBytes{*bytes, container,
+                                [file = container.get()](std::span<const std::byte> unused) { file->Evict(unused); }};
   };
   program_ =
       program::Program::Load(payload.processed, weights, file, {.optimize = options.optimize, .exact = options.exact});
@@ -158,6 +166,7 @@ void Model::ReadCacheLayout() {
     }
   }
 }
+
 void Model::OpenText(const std::string& file, const std::string& tokenizer) {
   const bool is_folder = !tokenizer.empty() && fs::is_directory(tokenizer);
   text_folder_ = is_folder ? fs::path(tokenizer) : fs::path(tokenizer.empty() ? file : tokenizer).parent_path();

@@ -155,7 +155,9 @@ struct Executor::Impl {
   bool buffers_lost = false;
 
   Impl(std::shared_ptr<const Program> p, std::shared_ptr<bytes::KvStore> s)
-      : program(std::move(p)), store(std::move(s)), frame(graph(), *program->impl().interpreter) {}
+      : program(std::move(p)), store(std::move(s)), frame(graph(), *program->impl().interpreter) {
+    frame.evict = &parts().evict;
+  }
 
   const Program::Impl& parts() const { return program->impl(); }
   const Graph& graph() const { return parts().graph; }
@@ -210,7 +212,7 @@ void Executor::Impl::BindArguments(std::span<const Argument> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Slot& slot = graph().inputs[i];
     if (slot.kind == SlotKind::kTensor) {
-      frame.Set(Tid{slot.index}, Wrap(std::get<HostTensor>(arguments[i])));
+      frame.Set(Tid{slot.index}, FromHost(std::get<HostTensor>(arguments[i])));
     } else {
       frame.Set(Vid{slot.index}, ToValue(arguments[i], slot.kind));
     }

@@ -46,6 +46,24 @@ TEST(ExecutorTest, ReadsWeightsAndArguments) {
   EXPECT_THAT(RunOne(executor, {Floats({1, 1})}), ElementsAre(2, 3));
 }
 
+TEST(ExecutorTest, ConstantsLieWhereTheirSourceKeepsThem) {
+  PayloadBuilder builder({.constants = 1, .inputs = 1, .outputs = 1});
+  builder.Add(0, 0, 1, 2);
+  const auto numbers = std::make_shared<std::vector<float>>(std::vector<float>{1, 2});
+  const std::weak_ptr<const void> watch = numbers;
+  {
+    const WeightSource source = [&](std::string_view /*key*/) {
+      return WeightBytes{std::as_bytes(std::span(*numbers)), numbers};
+    };
+    Executor executor(Program::Load(builder.Finish(), source, "test"), nullptr);
+    EXPECT_THAT(RunOne(executor, {Floats({10, 20})}), ElementsAre(11, 22));
+    *numbers = {3, 4};
+    EXPECT_THAT(RunOne(executor, {Floats({10, 20})}), ElementsAre(13, 24));
+    EXPECT_GT(watch.use_count(), 1) << "they are kept alive";
+  }
+  EXPECT_EQ(watch.use_count(), 1) << "and let go";
+}
+
 TEST(ExecutorTest, ChecksArguments) {
   PayloadBuilder builder({.inputs = 2, .outputs = 1});
   builder.Declare(1, ScalarType::kLong, {-1});

@@ -72,7 +72,9 @@ class Frame {
 
   const Interpreter& interpreter() const { return *interpreter_; }
 
-  CacheStep* cache = nullptr;         // null where the program has no cache
+  CacheStep* cache = nullptr;  // null where the program has no cache
+  // By constant: gives back the memory of its bytes in the file (WeightBytes::evict). Null, and empty ones, for none.
+  const std::vector<std::function<void()>>* evict = nullptr;
   bool last_row_only = false;         // see RunOptions
   std::function<bool()> cancelled{};  // asked before every instruction, where set
   int64_t memory_limit = 0;           // see RunOptions

@@ -1,6 +1,7 @@
 #include "offgraph/program/mlx_types.h"
 
 #include <mlx/allocator.h>
+#include <mlx/device.h>
 #include <unistd.h>
 
 #include <array>
@@ -74,11 +75,26 @@ mx::Shape ToShape(std::span<const int64_t> shape, int64_t item_size, const std::
   return result;
 }
 
-mx::array Wrap(const HostTensor& tensor) {
+mx::array FromHost(const HostTensor& tensor) {
   const mx::Shape shape = ToShape(tensor.shape, SizeOf(tensor.type), "tensor");
   // MLX takes a pointer to mutable memory; it writes only into memory that it allocated itself.
   void* data = const_cast<void*>(tensor.data.get());
   return mx::array(data, shape, ToMlx(tensor.type), [owner = tensor.data](void*) {});
+}
+
+// MLX's way to take memory of others, the constructor above, copies it on CPU: a buffer of its allocator has its size
+// in front. An array may lie at any distance from its buffer, though. So a buffer of one byte stands for the memory.
+mx::array Borrow(const HostTensor& tensor) {
+  if (mx::default_device() != mx::Device::cpu) return FromHost(tensor);
+  const mx::Shape shape = ToShape(tensor.shape, SizeOf(tensor.type), "tensor");
+  mx::array array(mx::allocator::malloc(1), shape, ToMlx(tensor.type));
+  mx::allocator::Buffer anchor = mx::allocator::allocator().malloc(1);
+  const auto distance = reinterpret_cast<intptr_t>(tensor.data.get()) - reinterpret_cast<intptr_t>(anchor.raw_ptr());
+  array.set_data(
+      mx::allocator::Data(
+          anchor, [owner = tensor.data](mx::allocator::Buffer buffer) { mx::allocator::allocator().free(buffer); }),
+      array.data_size(), array.strides(), array.flags(), distance);
+  return array;
 }
 
 HostTensor ToHost(const mx::array& array) {

@@ -24,8 +24,11 @@ std::string ShapeText(std::span<const int64_t> shape);
 // address space. Throws Error(kInvalidArgument) that starts with `what`.
 mlx::core::Shape ToShape(std::span<const int64_t> shape, int64_t item_size, const std::string& what);
 
-// Wraps `tensor` without a copy; the array keeps it alive. REQUIRES: the shape fits the memory behind `data`.
-mlx::core::array Wrap(const HostTensor& tensor);
+// An array with the values of `tensor`, in memory of MLX's own. REQUIRES: the shape fits the memory behind `data`.
+mlx::core::array FromHost(const HostTensor& tensor);
+// An array that lies where `tensor` lies, and keeps it alive. MLX never writes to it. Where the default device is no
+// CPU it is a copy. REQUIRES: as FromHost; the data are aligned to their elements.
+mlx::core::array Borrow(const HostTensor& tensor);
 
 // The same memory as a HostTensor, which keeps the array alive. REQUIRES: evaluated, row-contiguous.
 HostTensor ToHost(const mlx::core::array& array);

@@ -128,12 +128,13 @@ class Loader {
       const TensorMeta* meta = graph_.Meta({i});
       const std::string part = "weight \"" + *names[i] + "\"";
       if (meta == nullptr) Fail(part, "its type and shape are not declared");
+      impl_.evict.emplace_back();
       impl_.constants.push_back(WrapConstant(*names[i], *meta, part, weights));
     }
   }
 
   mx::array WrapConstant(const std::string& key, const TensorMeta& meta, const std::string& part,
-                         const WeightSource& weights) const {
+                         const WeightSource& weights) {
     const std::vector<int64_t> shape = StaticShape(meta, part);
     int64_t bytes = SizeOf(meta.type);
     for (int64_t dim : ToShape(shape, SizeOf(meta.type), impl_.name + ": " + part)) bytes *= dim;
@@ -149,8 +150,10 @@ class Loader {
       // Elements that straddle their alignment cannot be read in place.
       auto copy = std::make_shared<std::vector<std::byte>>(found->bytes.begin(), found->bytes.end());
       tensor.data = std::shared_ptr<const void>(copy, copy->data());
+    } else if (found->evict) {
+      impl_.evict.back() = [evict = found->evict, bytes = found->bytes] { evict(bytes); };
     }
-    return Wrap(tensor);
+    return Borrow(tensor);
   }
 
   Program::Impl& impl_;

@@ -22,6 +22,9 @@ namespace offgraph::program {
 struct WeightBytes {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
+  // Gives back the memory of bytes that will hardly be read again, since they were laid out anew; reading them is still
+  // possible. Empty where that cannot be. It must not throw, and may be called from any thread.
+  std::function<void(std::span<const std::byte> bytes)> evict{};
 };
 // Finds a weight by its key in the container's named data; absent where there is none.
 using WeightSource = std::function<std::optional<WeightBytes>(std::string_view key)>;

@@ -3,6 +3,7 @@
 
 #include <mlx/array.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,7 +21,8 @@ struct Program::Impl {
   std::string name;
   Graph graph;
   std::unique_ptr<Interpreter> interpreter;
-  std::vector<mlx::core::array> constants;  // by slot; memory of the weight source
+  std::vector<mlx::core::array> constants;   // by slot; memory of the weight source
+  std::vector<std::function<void()>> evict;  // by slot: WeightBytes::evict for that constant; may be empty
   std::vector<ValueInfo> inputs;
   std::vector<ValueInfo> outputs;
   std::vector<CacheLayerInfo> cache_layers;

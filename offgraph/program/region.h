@@ -13,6 +13,7 @@
 
 #include "offgraph/bytes/kv_store.h"
 #include "offgraph/bytes/region.h"
+#include "offgraph/kernels/weight_arena.h"
 #include "offgraph/program/frame.h"
 #include "offgraph/program/graph.h"
 
@@ -67,8 +68,10 @@ struct LoweringResult {
 LoweringResult LowerRegion(const Graph& graph, const Chain& body, const std::vector<Tid>& outs, const Frame& frame,
                            int64_t tokens);
 
-// Weights as they lie and fp32 accumulation; or, where `fast` allows it and a kernel exists, weights that are laid out
-// anew here, while those of the file may leave memory.
-bytes::RegionLinear MakeLinear(const LinearWeights& linear);
+// Whether the function of the layer has weights of its own, laid out anew: where `fast` allows it and a kernel exists.
+bool IsLaidOutAnew(const LinearWeights& linear);
+// Weights as they lie and fp32 accumulation; or weights that are laid out anew here, in memory of `arena`, after which
+// the arrays of `linear` are not read again.
+bytes::RegionLinear MakeLinear(const LinearWeights& linear, kernels::WeightArena& arena);
 
 }  // namespace offgraph::program

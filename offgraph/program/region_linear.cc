@@ -1,7 +1,4 @@
 // Linear layers of regions.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -65,25 +62,16 @@ bytes::RegionLinear ExactLinear(const LinearWeights& linear) {
   };
 }
 
-// The file's weights are not read again: their pages may go. Only a hint, and harmless for memory of any other kind.
-void LetGo(const mlx::core::array& array) {
-#ifdef MADV_PAGEOUT
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  auto* bytes = const_cast<uint8_t*>(array.data<uint8_t>());
-  const size_t skip = (page - reinterpret_cast<uintptr_t>(bytes) % page) % page;  // whole pages only
-  if (skip >= array.nbytes()) return;
-  const size_t length = (array.nbytes() - skip) / page * page;
-  if (length > 0) madvise(bytes + skip, length, MADV_PAGEOUT);
-#endif
-}
+// Of a quantized layer.
+int64_t ColumnsOf(const LinearWeights& linear) { return int64_t{linear.weights.front().shape(1)} * 32 / linear.bits; }
 
-bytes::RegionLinear FastLinear(const LinearWeights& linear, int64_t k) {
+bytes::RegionLinear FastLinear(const LinearWeights& linear, kernels::WeightArena& arena) {
   std::vector<kernels::QuantizedRows> parts;
   for (size_t n = 0; n < linear.weights.size(); ++n) {
     parts.push_back({QuantizedOf(linear, n), linear.weights[n].shape(0)});
   }
-  auto packed = std::make_shared<const kernels::PackedWeights>(parts, k, kernels::ThreadPool::Default());
-  for (const mlx::core::array& w : linear.weights) LetGo(w);
+  auto packed =
+      std::make_shared<const kernels::PackedWeights>(parts, ColumnsOf(linear), kernels::ThreadPool::Default(), arena);
   return [packed, round = linear.round](int64_t rows, const Block& x, const Block& y, kernels::ThreadPool& threads) {
     const kernels::MatrixView input{x.data, kernels::DType::kFloat32, x.row_stride, 1};
     kernels::PackedLinear(rows, input, *packed, {y.data, kernels::DType::kFloat32, y.row_stride}, {}, threads);
@@ -93,11 +81,13 @@ bytes::RegionLinear FastLinear(const LinearWeights& linear, int64_t k) {
 
 }  // namespace
 
-bytes::RegionLinear MakeLinear(const LinearWeights& linear) {
-  if (!linear.fast) return ExactLinear(linear);
-  const int64_t k = int64_t{linear.weights.front().shape(1)} * 32 / linear.bits;
+bool IsLaidOutAnew(const LinearWeights& linear) {
   // Activations share a scale in units of 64; a rest would be a unit of its own that no kernel knows.
-  return k % 64 == 0 ? FastLinear(linear, k) : ExactLinear(linear);
+  return linear.fast && ColumnsOf(linear) % 64 == 0;
+}
+
+bytes::RegionLinear MakeLinear(const LinearWeights& linear, kernels::WeightArena& arena) {
+  return IsLaidOutAnew(linear) ? FastLinear(linear, arena) : ExactLinear(linear);
 }
 
 }  // namespace offgraph::program

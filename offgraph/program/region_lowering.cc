@@ -124,6 +124,7 @@ class Lowering {
   size_t IndexInput(Tid tid, int64_t rows);
   RegionValue AngleTable(Tid tid, int64_t dim);
   LinearWeights WeightsOf(const Instruction& i, int64_t dim) const;
+  void Evict(const Instruction& i) const;
   int64_t Resolve(const IntOperand& operand);
   static int64_t RankOf(const Value& value) { return value.layout == Layout::kRows ? 3 : 4; }
   static void RequireLastAxis(const Instruction& i, const Value& value) {
@@ -135,6 +136,7 @@ class Lowering {
   const Frame& frame_;
   int64_t tokens_;
   bytes::RegionBuilder builder_;
+  kernels::WeightArena arena_;  // of all layers
   std::unordered_map<uint32_t, Value> values_;
   std::unordered_map<uint32_t, RegionValue> angle_tables_;
   std::unique_ptr<LoweredRegion> result_ = std::make_unique<LoweredRegion>();
@@ -295,13 +297,25 @@ void Lowering::Linears(const Instruction& i) {
   linear.round = RoundOf(type);
   int64_t width = 0;
   for (const mx::array& w : linear.weights) width += w.shape(0);
-  const RegionValue all = builder_.Linear(x.at, width, MakeLinear(linear));
+  const RegionValue all = builder_.Linear(x.at, width, MakeLinear(linear, arena_));
+  if (IsLaidOutAnew(linear)) Evict(i);
   const std::vector<Tid> outs = TidsOf(i, "outs");
   int64_t column = 0;
   for (size_t n = 0; n < outs.size(); ++n) {
     const int64_t dim = linear.weights[n].shape(0);
     values_[outs[n].index] = {{all.buffer, column, 1, dim, dim}, Layout::kRows, type};
     column += dim;
+  }
+}
+
+// The weights of a layer will hardly be read again: their memory goes back.
+void Lowering::Evict(const Instruction& i) const {
+  if (frame_.evict == nullptr) return;
+  for (const char* field : {"weights", "scales", "biases"}) {
+    for (Tid tid : TidsOf(i, field)) {
+      // Constants behind those of the file were computed.
+      if (tid.index < frame_.evict->size() && (*frame_.evict)[tid.index]) (*frame_.evict)[tid.index]();
+    }
   }
 }
 

@@ -103,4 +103,8 @@ std::optional<std::span<const std::byte>> Container::FindData(std::string_view k
 
 std::vector<std::string> Container::DataKeys() const { return impl_->data_keys; }
 
+void Container::Evict(std::span<const std::byte> data) const {
+  if (impl_->file != nullptr) impl_->file->Evict(data);
+}
+
 }  // namespace offgraph::pte

@@ -55,6 +55,9 @@ class Container {
   // Named data (weights); absent where there is none of that name.
   std::optional<std::span<const std::byte>> FindData(std::string_view key) const;
   std::vector<std::string> DataKeys() const;
+  // Gives back the memory of named data that will hardly be read again; reading them maps the file's pages anew.
+  // REQUIRES: `data` came from FindData. Does nothing for a container in somebody else's memory.
+  void Evict(std::span<const std::byte> data) const;
 
  private:
   struct Impl;

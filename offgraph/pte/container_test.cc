@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <array>
@@ -127,6 +128,30 @@ TEST(Container, WeightsAreNotCopied) {
     EXPECT_GE(bytes.data(), Bytes(file).data());
     EXPECT_LE(bytes.data() + bytes.size(), Bytes(file).data() + file.size());
   }
+}
+
+// Page faults of this thread that needed no disk.
+int64_t Faults() {
+  rusage usage = {};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_minflt;
+}
+
+TEST(Container, EvictedDataAreMappedAgain) {
+  const auto container = Container::Open(kStories);
+  const auto data = container->FindData("c355/model.model.embed_tokens.weight").value();
+  std::vector<std::byte> before(data.begin(), data.end());
+  std::vector<std::byte> after(data.size());
+  container->Evict(data);
+  const int64_t faults = Faults();
+  std::memcpy(after.data(), data.data(), data.size());
+  EXPECT_GT(Faults(), faults) << "the pages were there all the time";
+  EXPECT_EQ(before, after);
+  container->Evict(data.first(0));
+  container->Evict(data.last(1));
+  const std::string file = ReadAll(kStories);
+  const auto parsed = Parse(file);
+  parsed->Evict(parsed->FindData("c355/model.model.embed_tokens.weight").value());  // not its memory: nothing happens
 }
 
 TEST(Container, ReadsEveryFixture) {

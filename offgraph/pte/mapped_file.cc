@@ -55,4 +55,13 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
+void MappedFile::Evict(std::span<const std::byte> part) const {
+  if (part.empty()) return;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  // The mapping begins on a page, and nobody can have written to it: its pages equal the file's.
+  const auto begin = static_cast<size_t>(part.data() - bytes_.data()) / page * page;
+  const auto end = static_cast<size_t>(part.data() - bytes_.data()) + part.size();
+  madvise(const_cast<std::byte*>(bytes_.data()) + begin, end - begin, MADV_DONTNEED);
+}
+
 }  // namespace offgraph::pte

@@ -20,6 +20,10 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
 
+  // Gives back the memory of the pages that `part` lies on. The system's cache keeps them, and reading `part`, or what
+  // lies beside it, maps them again. REQUIRES: `part` is of bytes().
+  void Evict(std::span<const std::byte> part) const;
+
  private:
   std::span<const std::byte> bytes_;
 };
