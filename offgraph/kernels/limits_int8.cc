@@ -1,7 +1,7 @@
 #include <cstdint>
 
+#include "offgraph/kernels/amx.h"
 #include "offgraph/kernels/limits_job.h"
-#include "offgraph/kernels/linear_amx.h"
 
 #if defined(__x86_64__)
 #include <hwy/base.h>

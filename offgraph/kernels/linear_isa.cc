@@ -1,34 +1,14 @@
 #include "offgraph/kernels/linear_isa.h"
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #include <array>
+#include <cstddef>
+
+#include "offgraph/kernels/amx.h"
 
 namespace offgraph::kernels {
 namespace {
 
 #if defined(__x86_64__)
-// Bits of leaf 7, subleaf 0, edx (Intel SDM, CPUID).
-constexpr unsigned kAmxTile = 1U << 24;
-constexpr unsigned kAmxInt8 = 1U << 25;
-
-bool AmxAvailable() {
-  unsigned eax = 0;
-  unsigned ebx = 0;
-  unsigned ecx = 0;
-  unsigned edx = 0;
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-  if ((edx & kAmxTile) == 0 || (edx & kAmxInt8) == 0) return false;
-  // The tile registers are 8 KiB of state that Linux saves only for processes that asked (x86/xstate.rst).
-  constexpr int64_t kRequestPermission = 0x1023;
-  constexpr int64_t kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
-
 bool Detect(DotIsa isa) {
   switch (isa) {
     case DotIsa::kPortable:
@@ -42,7 +22,7 @@ bool Detect(DotIsa isa) {
     case DotIsa::kVnni:
       return Detect(DotIsa::kAvx512) && __builtin_cpu_supports("avx512vnni") != 0;
     case DotIsa::kAmx:
-      return Detect(DotIsa::kVnni) && AmxAvailable();
+      return Detect(DotIsa::kVnni) && AmxInt8Available();
   }
   return false;
 }

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "offgraph/kernels/linear_amx.h"
+#include "offgraph/kernels/amx.h"
 #include "offgraph/kernels/linear_job.h"
 #include "offgraph/kernels/packed_intrinsics-inl.h"
 #include "offgraph/kernels/packed_job.h"
@@ -25,8 +25,7 @@ namespace {
 
 using V = Avx512Base;
 
-// Bytes of a tile register, and of a tile of activations in memory: [16 rows][32 hi, 32 lo].
-constexpr int64_t kTileBytes = 1024;
+// A tile of activations in memory is [16 rows][32 hi, 32 lo].
 // Registers 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
 constexpr TileConfig MakeConfig(int depth) {
   const auto bytes = static_cast<uint16_t>(depth);
