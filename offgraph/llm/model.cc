@@ -122,8 +122,9 @@ void Model::OpenProgram(const std::string& file, const ModelOptions& options) {
   const auto weights = [container = container_](std::string_view key) -> std::optional<program::WeightBytes> {
     const std::optional<std::span<const std::byte>> bytes = container->FindData(key);
     if (!bytes) return std::nullopt;
-    return program::WeightBytes{*bytes, container,
-                                [file = container.get()](std::span<const std::byte> unused) { file->Evict(unused); }};
+    return program::WeightBytes{
+        *bytes, container, [file = container.get()](std::span<const std::byte> unused) { file->Evict(unused); },
+        [file = container.get()](std::span<const std::byte> part, std::byte* to) { file->Read(part, to); }};
   };
   program_ =
       program::Program::Load(payload.processed, weights, file, {.optimize = options.optimize, .exact = options.exact});

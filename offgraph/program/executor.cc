@@ -156,7 +156,7 @@ struct Executor::Impl {
 
   Impl(std::shared_ptr<const Program> p, std::shared_ptr<bytes::KvStore> s)
       : program(std::move(p)), store(std::move(s)), frame(graph(), *program->impl().interpreter) {
-    frame.evict = &parts().evict;
+    frame.weights = &parts().weights;
   }
 
   const Program::Impl& parts() const { return program->impl(); }

@@ -18,6 +18,7 @@
 
 #include "offgraph/bytes/kv_store.h"
 #include "offgraph/program/graph.h"
+#include "offgraph/program/program.h"
 
 namespace offgraph::program {
 
@@ -73,8 +74,8 @@ class Frame {
   const Interpreter& interpreter() const { return *interpreter_; }
 
   CacheStep* cache = nullptr;  // null where the program has no cache
-  // By constant: gives back the memory of its bytes in the file (WeightBytes::evict). Null, and empty ones, for none.
-  const std::vector<std::function<void()>>* evict = nullptr;
+  // By constant: where it lies; without bytes where that is memory of its own. Null: nothing is known.
+  const std::vector<WeightBytes>* weights = nullptr;
   bool last_row_only = false;         // see RunOptions
   std::function<bool()> cancelled{};  // asked before every instruction, where set
   int64_t memory_limit = 0;           // see RunOptions

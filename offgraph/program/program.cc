@@ -128,7 +128,7 @@ class Loader {
       const TensorMeta* meta = graph_.Meta({i});
       const std::string part = "weight \"" + *names[i] + "\"";
       if (meta == nullptr) Fail(part, "its type and shape are not declared");
-      impl_.evict.emplace_back();
+      impl_.weights.emplace_back();
       impl_.constants.push_back(WrapConstant(*names[i], *meta, part, weights));
     }
   }
@@ -150,8 +150,8 @@ class Loader {
       // Elements that straddle their alignment cannot be read in place.
       auto copy = std::make_shared<std::vector<std::byte>>(found->bytes.begin(), found->bytes.end());
       tensor.data = std::shared_ptr<const void>(copy, copy->data());
-    } else if (found->evict) {
-      impl_.evict.back() = [evict = found->evict, bytes = found->bytes] { evict(bytes); };
+    } else {
+      impl_.weights.back() = *found;
     }
     return Borrow(tensor);
   }

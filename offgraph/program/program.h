@@ -25,6 +25,9 @@ struct WeightBytes {
   // Gives back the memory of bytes that will hardly be read again, since they were laid out anew; reading them is still
   // possible. Empty where that cannot be. It must not throw, and may be called from any thread.
   std::function<void(std::span<const std::byte> bytes)> evict{};
+  // Copies a part of the bytes, `to` having room for it. Nothing of the file stays in the process's memory then, as
+  // pages do that are read in place, with their neighbours. Empty where there is no such way. As evict in all else.
+  std::function<void(std::span<const std::byte> part, std::byte* to)> read{};
 };
 // Finds a weight by its key in the container's named data; absent where there is none.
 using WeightSource = std::function<std::optional<WeightBytes>(std::string_view key)>;

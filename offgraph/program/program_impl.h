@@ -3,7 +3,6 @@
 
 #include <mlx/array.h>
 
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,8 +20,8 @@ struct Program::Impl {
   std::string name;
   Graph graph;
   std::unique_ptr<Interpreter> interpreter;
-  std::vector<mlx::core::array> constants;   // by slot; memory of the weight source
-  std::vector<std::function<void()>> evict;  // by slot: WeightBytes::evict for that constant; may be empty
+  std::vector<mlx::core::array> constants;  // by slot; memory of the weight source
+  std::vector<WeightBytes> weights;         // by slot; no bytes where the constant does not lie in them
   std::vector<ValueInfo> inputs;
   std::vector<ValueInfo> outputs;
   std::vector<CacheLayerInfo> cache_layers;

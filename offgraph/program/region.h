@@ -5,9 +5,12 @@
 // handlers: nothing is lost but speed.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,6 +70,17 @@ struct LoweringResult {
 };
 LoweringResult LowerRegion(const Graph& graph, const Chain& body, const std::vector<Tid>& outs, const Frame& frame,
                            int64_t tokens);
+
+// A matrix whose rows are looked up.
+struct TableMatrix {
+  mlx::core::array array;  // [rows, columns], row-contiguous
+  // WeightBytes::read; empty: rows are read where they lie. Otherwise they are not, since rows lie all over a table:
+  // after some thousand tokens every page of it would stay in memory, for the sake of a row per token.
+  std::function<void(std::span<const std::byte> part, std::byte* to)> read;
+};
+// kernels::EmbedDense, and kernels::EmbedQuantized with codes, scales and biases.
+bytes::RegionLookup DenseLookup(TableMatrix table);
+bytes::RegionLookup QuantizedLookup(std::array<TableMatrix, 3> table, int bits, int group_size, kernels::DType round);
 
 // Whether the function of the layer has weights of its own, laid out anew: where `fast` allows it and a kernel exists.
 bool IsLaidOutAnew(const LinearWeights& linear);

@@ -72,10 +72,7 @@ class Lowering {
 
   void Lower(const Instruction& instruction);
   void SaveOutput(Tid out);
-  std::unique_ptr<LoweredRegion> Finish() {
-    result_->region = builder_.Build();
-    return std::move(result_);
-  }
+  std::unique_ptr<LoweredRegion> Finish();
 
  private:
   using Method = void (Lowering::*)(const Instruction&);
@@ -107,6 +104,11 @@ class Lowering {
     if (!IsConstant(tid)) throw NotLowered{"an operand is not a constant"};
     return frame_.Get(*tid);
   }
+  // Null for a constant that was computed, or lies in memory of its own.
+  const WeightBytes* InFile(Tid constant) const {
+    const bool known = frame_.weights != nullptr && constant.index < frame_.weights->size();
+    return known && !(*frame_.weights)[constant.index].bytes.empty() ? &(*frame_.weights)[constant.index] : nullptr;
+  }
   const Value& In(const Instruction& i, std::string_view field) const {
     const std::optional<Tid> tid = TidOf(i, field);
     const auto found = tid ? values_.find(tid->index) : values_.end();
@@ -124,7 +126,8 @@ class Lowering {
   size_t IndexInput(Tid tid, int64_t rows);
   RegionValue AngleTable(Tid tid, int64_t dim);
   LinearWeights WeightsOf(const Instruction& i, int64_t dim) const;
-  void Evict(const Instruction& i) const;
+  TableMatrix TableOf(Tid constant) const;
+  void Evict(const Instruction& i);
   int64_t Resolve(const IntOperand& operand);
   static int64_t RankOf(const Value& value) { return value.layout == Layout::kRows ? 3 : 4; }
   static void RequireLastAxis(const Instruction& i, const Value& value) {
@@ -137,6 +140,7 @@ class Lowering {
   int64_t tokens_;
   bytes::RegionBuilder builder_;
   kernels::WeightArena arena_;  // of all layers
+  std::vector<const WeightBytes*> evicted_;
   std::unordered_map<uint32_t, Value> values_;
   std::unordered_map<uint32_t, RegionValue> angle_tables_;
   std::unique_ptr<LoweredRegion> result_ = std::make_unique<LoweredRegion>();
@@ -202,12 +206,7 @@ void Lowering::Embedding(const Instruction& i) {
   if (table.ndim() != 2 || !table.flags().row_contiguous) throw NotLowered{"the table is not a plain matrix"};
   RoundOf(table.dtype());
   const size_t input = IndexInput(*TidOf(i, "index"), table.shape(0));
-  const kernels::MatrixView view{table.data<void>(), bytes::ToKernelType(table.dtype()), table.shape(1), 1};
-  const RegionValue out = builder_.Embed(
-      input, table.shape(1),
-      [table, view](int64_t rows, const int64_t* index, const kernels::Block& to, kernels::ThreadPool& threads) {
-        kernels::EmbedDense(rows, index, view, to, threads);
-      });
+  const RegionValue out = builder_.Embed(input, table.shape(1), DenseLookup(TableOf(*TidOf(i, "x"))));
   Out(i, {out, Layout::kRows, table.dtype()});
 }
 
@@ -222,17 +221,10 @@ void Lowering::QuantizedEmbedding(const Instruction& i) {
   const mx::Dtype type = declared ? ToMlx(static_cast<ScalarType>(*declared)) : scales.dtype();
   if (biases.dtype() != scales.dtype() || type != scales.dtype()) throw NotLowered{"the table's types differ"};
   const size_t input = IndexInput(*TidOf(i, "index"), w.shape(0));
-  const kernels::DType round = RoundOf(type);
-  const auto matrix = [](const mx::array& a) {
-    return kernels::MatrixView{a.data<void>(), bytes::ToKernelType(a.dtype()), a.shape(1), 1};
-  };
-  const kernels::QuantizedView view{w.data<uint32_t>(), w.shape(1), matrix(scales), matrix(biases), bits, group};
-  const RegionValue out =
-      builder_.Embed(input, width,
-                     [w, scales, biases, view, round](int64_t rows, const int64_t* index, const kernels::Block& to,
-                                                      kernels::ThreadPool& threads) {
-                       kernels::EmbedQuantized(rows, index, view, round, to, threads);
-                     });
+  const RegionValue out = builder_.Embed(
+      input, width,
+      QuantizedLookup({TableOf(*TidOf(i, "w")), TableOf(*TidOf(i, "scales")), TableOf(*TidOf(i, "biases"))}, bits,
+                      group, RoundOf(type)));
   Out(i, {out, Layout::kRows, type});
 }
 
@@ -308,15 +300,28 @@ void Lowering::Linears(const Instruction& i) {
   }
 }
 
-// The weights of a layer will hardly be read again: their memory goes back.
-void Lowering::Evict(const Instruction& i) const {
-  if (frame_.evict == nullptr) return;
+TableMatrix Lowering::TableOf(Tid constant) const {
+  const WeightBytes* in_file = InFile(constant);
+  return {Constant(constant), in_file != nullptr ? in_file->read : nullptr};
+}
+
+// Gives back the memory of a layer's weights, which will hardly be read again.
+void Lowering::Evict(const Instruction& i) {
   for (const char* field : {"weights", "scales", "biases"}) {
     for (Tid tid : TidsOf(i, field)) {
-      // Constants behind those of the file were computed.
-      if (tid.index < frame_.evict->size() && (*frame_.evict)[tid.index]) (*frame_.evict)[tid.index]();
+      const WeightBytes* in_file = InFile(tid);
+      if (in_file == nullptr || !in_file->evict) continue;
+      in_file->evict(in_file->bytes);
+      evicted_.push_back(in_file);
     }
   }
+}
+
+std::unique_ptr<LoweredRegion> Lowering::Finish() {
+  // What lies beside weights was read after they left memory, and the system maps pages with their neighbours.
+  for (const WeightBytes* weight : evicted_) weight->evict(weight->bytes);
+  result_->region = builder_.Build();
+  return std::move(result_);
 }
 
 // cos or sin, [1, T, dim] or [1, 1, T, dim] from outside, loaded once however many layers use it.

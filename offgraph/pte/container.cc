@@ -1,5 +1,6 @@
 #include "offgraph/pte/container.h"
 
+#include <cstring>
 #include <unordered_map>
 
 #include "offgraph/pte/bad_file.h"
@@ -105,6 +106,14 @@ std::vector<std::string> Container::DataKeys() const { return impl_->data_keys; 
 
 void Container::Evict(std::span<const std::byte> data) const {
   if (impl_->file != nullptr) impl_->file->Evict(data);
+}
+
+void Container::Read(std::span<const std::byte> part, std::byte* to) const {
+  if (impl_->file != nullptr) {
+    impl_->file->Read(part, to);
+  } else {
+    std::memcpy(to, part.data(), part.size());
+  }
 }
 
 }  // namespace offgraph::pte

@@ -58,6 +58,9 @@ class Container {
   // Gives back the memory of named data that will hardly be read again; reading them maps the file's pages anew.
   // REQUIRES: `data` came from FindData. Does nothing for a container in somebody else's memory.
   void Evict(std::span<const std::byte> data) const;
+  // Copies a part of named data, without leaving pages of the file in memory as reading them in place does.
+  // REQUIRES: `part` lies in what came from FindData, and `to` has room.
+  void Read(std::span<const std::byte> part, std::byte* to) const;
 
  private:
   struct Impl;

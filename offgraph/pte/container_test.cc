@@ -137,7 +137,7 @@ int64_t Faults() {
   return usage.ru_minflt;
 }
 
-TEST(Container, EvictedDataAreMappedAgain) {
+TEST(Container, EvictedDataAreMappedAgainOrRead) {
   const auto container = Container::Open(kStories);
   const auto data = container->FindData("c355/model.model.embed_tokens.weight").value();
   std::vector<std::byte> before(data.begin(), data.end());
@@ -149,8 +149,13 @@ TEST(Container, EvictedDataAreMappedAgain) {
   EXPECT_EQ(before, after);
   container->Evict(data.first(0));
   container->Evict(data.last(1));
+  container->Read(data.subspan(3), after.data());
+  EXPECT_TRUE(std::equal(before.begin() + 3, before.end(), after.begin()));
+  container->Read(data.first(0), after.data());
   const std::string file = ReadAll(kStories);
   const auto parsed = Parse(file);
+  parsed->Read(parsed->FindData("c355/model.model.embed_tokens.weight").value(), after.data());
+  EXPECT_EQ(before, after);
   parsed->Evict(parsed->FindData("c355/model.model.embed_tokens.weight").value());  // not its memory: nothing happens
 }
 

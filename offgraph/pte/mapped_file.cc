@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <system_error>
 
 #include "offgraph/cache/error.h"
@@ -17,36 +18,24 @@ Error IoError(const std::string& path, const char* what) {
   return {ErrorCode::kIo, path + ": " + what + ": " + std::generic_category().message(errno)};
 }
 
-// Closes a descriptor at the end of a scope: a mapping does not need it.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 }  // namespace
 
-MappedFile::MappedFile(const std::string& path) {
-  // O_NONBLOCK: opening a named pipe must not wait for its writer.
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) throw IoError(path, "cannot be opened");
+MappedFile::Descriptor::~Descriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+// O_NONBLOCK: opening a named pipe must not wait for its writer.
+MappedFile::MappedFile(const std::string& path) : file_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (file_.get() < 0) throw IoError(path, "cannot be opened");
   struct stat status = {};
-  if (fstat(file.get(), &status) != 0) throw IoError(path, "its size cannot be read");
+  if (fstat(file_.get(), &status) != 0) throw IoError(path, "its size cannot be read");
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorCode::kIo, path + (S_ISDIR(status.st_mode) ? ": is a folder, expected a file"
                                                                 : ": is a device or a pipe, expected a file"));
   }
   if (status.st_size == 0) return;
   const auto size = static_cast<size_t>(status.st_size);
-  void* mapping = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  void* mapping = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file_.get(), 0);
   if (mapping == MAP_FAILED) throw IoError(path, "cannot be mapped into memory");
   bytes_ = {static_cast<const std::byte*>(mapping), size};
 }
@@ -62,6 +51,17 @@ void MappedFile::Evict(std::span<const std::byte> part) const {
   const auto begin = static_cast<size_t>(part.data() - bytes_.data()) / page * page;
   const auto end = static_cast<size_t>(part.data() - bytes_.data()) + part.size();
   madvise(const_cast<std::byte*>(bytes_.data()) + begin, end - begin, MADV_DONTNEED);
+}
+
+void MappedFile::Read(std::span<const std::byte> part, std::byte* to) const {
+  while (!part.empty()) {
+    const ssize_t count = pread(file_.get(), to, part.size(), part.data() - bytes_.data());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    part = part.subspan(static_cast<size_t>(count));
+    to += count;
+  }
+  std::memcpy(to, part.data(), part.size());  // what could not be read: as the mapping has it
 }
 
 }  // namespace offgraph::pte

@@ -23,8 +23,24 @@ class MappedFile {
   // Gives back the memory of the pages that `part` lies on. The system's cache keeps them, and reading `part`, or what
   // lies beside it, maps them again. REQUIRES: `part` is of bytes().
   void Evict(std::span<const std::byte> part) const;
+  // Copies `part` to `to` without mapping its pages. REQUIRES: `part` is of bytes().
+  void Read(std::span<const std::byte> part, std::byte* to) const;
 
  private:
+  // An open file, closed at the end.
+  class Descriptor {
+   public:
+    explicit Descriptor(int fd) : fd_(fd) {}
+    ~Descriptor();
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    int get() const { return fd_; }
+
+   private:
+    int fd_;
+  };
+
+  Descriptor file_;
   std::span<const std::byte> bytes_;
 };
 
