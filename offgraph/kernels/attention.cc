@@ -24,10 +24,6 @@
 namespace offgraph::kernels {
 namespace {
 
-// Keys that are read for one kv head before the next head's turn, where rows are read as they are stored: a piece of
-// the pool is then used up before the next, and the processor sees one stream.
-constexpr size_t kStreamedKeys = 16;
-
 // fp32 memory that is kept from call to call.
 class Scratch {
  public:
@@ -113,7 +109,7 @@ struct PoolRows {
       : data(static_cast<const uint8_t*>(pool)),
         head_bytes(dim * static_cast<int64_t>(SizeOf(type))),
         row_bytes(n_kv_heads * head_bytes) {}
-  const void* At(int64_t row, int64_t kv_head) const { return data + row * row_bytes + kv_head * head_bytes; }
+  const uint8_t* At(int64_t row, int64_t kv_head) const { return data + row * row_bytes + kv_head * head_bytes; }
 };
 PoolRows RowsOfK(const KvPool& pool) { return {pool.k, pool.n_kv_heads, pool.k_dim, pool.k_type}; }
 PoolRows RowsOfV(const KvPool& pool) { return {pool.v, pool.n_kv_heads, pool.v_dim, pool.v_type}; }
@@ -187,14 +183,14 @@ void AttendBlock(const AttentionCall& call, const Queries& queries, const BlockK
 
   const KvPool& pool = call.pool;
   const auto v_dim = static_cast<size_t>(pool.v_dim);
-  const void* k_rows[kBlock];
-  const void* v_rows[kBlock];
+  const uint8_t* k_rows[kBlock];
+  const uint8_t* v_rows[kBlock];
   for (size_t j = 0; j < kBlock; ++j) {
     k_rows[j] = RowsOfK(pool).At(keys.row[j], queries.kv_head);
     v_rows[j] = RowsOfV(pool).At(keys.row[j], queries.kv_head);
   }
   WithType(pool.k_type, [&](auto type) HWY_ATTR {
-    TransposeKeys<type()>(k_rows, wanted, static_cast<size_t>(pool.k_dim), call.k_padded, scratch.staging,
+    TransposeKeys<type()>(KeyRows{k_rows}, wanted, static_cast<size_t>(pool.k_dim), call.k_padded, scratch.staging,
                           scratch.columns);
   });
   WithType(pool.v_type, [&](auto type) HWY_ATTR {
@@ -202,7 +198,7 @@ void AttendBlock(const AttentionCall& call, const Queries& queries, const BlockK
     for (uint64_t rest = wanted; rest != 0; rest &= rest - 1) {
       const auto j = static_cast<size_t>(std::countr_zero(rest));
       LoadRow<type()>(v_rows[j], v_dim, scratch.values + j * call.v_padded);
-      v_rows[j] = scratch.values + j * call.v_padded;
+      v_rows[j] = reinterpret_cast<const uint8_t*>(scratch.values + j * call.v_padded);
     }
   });
 
@@ -217,7 +213,7 @@ void AttendBlock(const AttentionCall& call, const Queries& queries, const BlockK
     Softmax<kRows>(scratch.scores, group_visible, ScoreOptionsOf(call, scratch.bias), states);
     float* sums = scratch.block;
     std::fill_n(sums, kRows * call.v_padded, 0.0F);
-    AddValues<DType::kFloat32, kRows>(scratch.scores, group_visible, ~uint64_t{0}, v_rows, v_dim, RowsAhead{}, sums,
+    AddValues<DType::kFloat32, kRows>(scratch.scores, group_visible, ~uint64_t{0}, KeyRows{v_rows}, v_dim, sums,
                                       call.v_padded);
     sink(group_rows, first, states, sums);
   });
@@ -237,7 +233,8 @@ void RunTile(const AttentionCall& call, const Task& task, const TaskScratch& scr
     FindKeys(call.segment(queries).reads, block, keys);
     AttendBlock(call, queries, keys, scratch,
                 [&](auto n, size_t first, const SoftmaxState* partials, const float* sums) HWY_ATTR {
-                  Merge<n()>(partials, sums, call.v_padded, states + first, scratch.sums + first * call.v_padded);
+                  Merge<n()>(partials, sums, call.v_padded, call.v_padded, states + first,
+                             scratch.sums + first * call.v_padded);
                 });
   }
   for (size_t r = 0; r < queries.rows; ++r) {
@@ -267,7 +264,7 @@ void RunBlock(const AttentionCall& call, const Task& task, const TaskScratch& sc
 }
 
 // The same for a few queries of every kv head; row h * rows + r is query r of kv head h. K and V are read in the order
-// in which they lie in the pool, a few rows for all heads at a time.
+// in which they lie in the pool.
 void RunStream(const AttentionCall& call, const Task& task, const TaskScratch& scratch) {
   const size_t rows = task.queries.rows;
   const size_t all_rows = rows * call.n_kv_heads;
@@ -287,46 +284,36 @@ void RunStream(const AttentionCall& call, const Task& task, const TaskScratch& s
     MaskRows(call, queries, 0, rows, keys, visible + h * rows, scratch.bias + h * rows * kBlock);
     for (size_t r = 0; r < rows; ++r) wanted |= visible[h * rows + r];
   }
-  // Calls f(n, i) for groups of n rows from row i on that belong to kv head h.
-  const auto for_head = [&](size_t h, const auto& f) HWY_ATTR {
-    ForRowGroups(rows, [&](auto n, size_t first) HWY_ATTR { f(n, h * rows + first); });
-  };
-
-  // Calls f(h, j, rows, ahead) for each piece of the pool. Both are [64] and valid from j to j + kStreamedKeys; ahead
-  // is the next piece, or, after the last, the first of `next`, as far as it can be guessed: `next_shift` rows on.
-  const auto for_pieces = [&](const PoolRows& pool, const PoolRows& next, int64_t next_shift, const auto& f) HWY_ATTR {
-    for (size_t j = 0; j < kBlock; j += kStreamedKeys) {
-      if (((wanted >> j) & ((uint64_t{1} << kStreamedKeys) - 1)) == 0) continue;
-      const bool last = j + kStreamedKeys == kBlock;
-      for (size_t h = 0; h < call.n_kv_heads; ++h) {
-        const auto head = static_cast<int64_t>(h);
-        const void* now[kBlock];
-        const void* ahead[kBlock];
-        for (size_t n = j; n < j + kStreamedKeys; ++n) {
-          now[n] = pool.At(keys.row[n], head);
-          ahead[n] = last ? next.At(keys.row[n - j] + next_shift, head) : pool.At(keys.row[n + kStreamedKeys], head);
-        }
-        const auto ahead_bytes = static_cast<size_t>((last ? next : pool).head_bytes);
-        f(h, j, now, RowsAhead{ahead, ahead_bytes});
-      }
+  // Calls f(n, i, rows of h) for groups of n rows from row i on that belong to kv head h. The next block is fetched
+  // meanwhile, as far as it can be guessed where it lies.
+  const auto for_groups = [&](const PoolRows& pool, const auto& f) HWY_ATTR {
+    const uint8_t* first_head[kBlock];
+    for (size_t j = 0; j < kBlock; ++j) first_head[j] = pool.At(keys.row[j], 0);
+    for (size_t h = 0; h < call.n_kv_heads; ++h) {
+      KeyRows key_rows = {.rows = first_head,
+                          .offset = h * static_cast<size_t>(pool.head_bytes),
+                          .ahead = kBlock * static_cast<size_t>(pool.row_bytes),
+                          .ahead_bytes = static_cast<size_t>(pool.head_bytes)};
+      ForRowGroups(rows, [&](auto n, size_t first) HWY_ATTR {
+        f(n, h * rows + first, key_rows);
+        key_rows.ahead_bytes = 0;
+      });
     }
   };
 
-  const PoolRows all_k = RowsOfK(call.pool);
-  const PoolRows all_v = RowsOfV(call.pool);
   const auto k_dim = static_cast<size_t>(call.pool.k_dim);
   WithType(call.pool.k_type, [&](auto type) HWY_ATTR {
-    for_pieces(all_k, all_v, 0, [&](size_t h, size_t piece, const void* const* k, const RowsAhead& ahead) HWY_ATTR {
-      for_head(h, [&](auto n, size_t i) HWY_ATTR {
-        for (size_t j = piece; j < piece + kStreamedKeys; j += 4) {
-          ScoresOfFour<type(), n()>(scratch.q + i * call.k_padded, call.k_padded, k + j, k_dim,
-                                    RowsAhead{ahead.rows + j, ahead.bytes}, scratch.scores + i * kBlock + j);
-        }
-      });
+    for_groups(RowsOfK(call.pool), [&](auto n, size_t i, const KeyRows& k) HWY_ATTR {
+      for (size_t j = 0; j < kBlock; j += 4) {
+        if (((wanted >> j) & 15) == 0) continue;
+        ScoresOfFour<type(), n()>(scratch.q + i * call.k_padded, call.k_padded, k, j, k_dim,
+                                  scratch.scores + i * kBlock);
+      }
     });
   });
   for (size_t h = 0; h < call.n_kv_heads; ++h) {
-    for_head(h, [&](auto n, size_t i) HWY_ATTR {
+    ForRowGroups(rows, [&](auto n, size_t first) HWY_ATTR {
+      const size_t i = h * rows + first;
       SoftmaxState states[n()];
       Softmax<n()>(scratch.scores + i * kBlock, visible + i, ScoreOptionsOf(call, scratch.bias + i * kBlock), states);
       for (size_t r = 0; r < n(); ++r) KeepState(call, task.partial + i + r, states[r]);
@@ -334,14 +321,10 @@ void RunStream(const AttentionCall& call, const Task& task, const TaskScratch& s
   }
   const auto v_dim = static_cast<size_t>(call.pool.v_dim);
   WithType(call.pool.v_type, [&](auto type) HWY_ATTR {
-    for_pieces(all_v, all_k, kBlock,
-               [&](size_t h, size_t piece, const void* const* v, const RowsAhead& ahead) HWY_ATTR {
-                 const uint64_t some = wanted & (((uint64_t{1} << kStreamedKeys) - 1) << piece);
-                 for_head(h, [&](auto n, size_t i) HWY_ATTR {
-                   AddValues<type(), n()>(scratch.scores + i * kBlock, visible + i, some, v, v_dim, ahead,
-                                          call.Partial(task.partial + i), call.PartialSize());
-                 });
-               });
+    for_groups(RowsOfV(call.pool), [&](auto n, size_t i, const KeyRows& v) HWY_ATTR {
+      AddValues<type(), n()>(scratch.scores + i * kBlock, visible + i, wanted, v, v_dim, call.Partial(task.partial + i),
+                             call.PartialSize());
+    });
   });
 }
 
@@ -356,15 +339,25 @@ void RunTask(const AttentionCall& call, const Task& task, const TaskScratch& scr
   }
 }
 
-void Reduce(const AttentionCall& call, const Reduction& reduction, float* sum) {
-  SoftmaxState state;
-  std::fill_n(sum, call.v_padded, 0.0F);
-  for (size_t b = 0; b < reduction.blocks; ++b) {
-    const float* partial = call.Partial(reduction.partial + b * reduction.stride);
-    const SoftmaxState block{.max = partial[call.v_padded], .sum = partial[call.v_padded + 1]};
-    Merge<1>(&block, partial, call.v_padded, &state, sum);
-  }
-  StoreOutput(call, reduction.query, 0, state, sum);
+// Merges what was kept of up to kMaxRows queries. sums: [kMaxRows, v_padded]
+void Reduce(const AttentionCall& call, const Reduction& reduction, float* sums) {
+  static_assert(kMaxReducedRows == kMaxRows);
+  ForRowGroups(reduction.queries.rows, [&](auto n, size_t first) HWY_ATTR {
+    SoftmaxState states[n()];
+    std::fill_n(sums, n() * call.v_padded, 0.0F);
+    for (size_t b = 0; b < reduction.blocks; ++b) {
+      const size_t partial = reduction.partial + b * reduction.stride + first;
+      SoftmaxState blocks[n()];
+      for (size_t r = 0; r < n(); ++r) {
+        const float* state = call.Partial(partial + r) + call.v_padded;
+        blocks[r] = {.max = state[0], .sum = state[1]};
+      }
+      Merge<n()>(blocks, call.Partial(partial), call.PartialSize(), call.v_padded, states, sums);
+    }
+    for (size_t r = 0; r < n(); ++r) {
+      StoreOutput(call, reduction.queries, first + r, states[r], sums + r * call.v_padded);
+    }
+  });
 }
 
 void RunCall(AttentionCall& call, ThreadPool& threads) {

@@ -72,23 +72,24 @@ HWY_INLINE uint64_t Intersection(const uint64_t* sets) {
   return common;
 }
 
-// exp(x) for x <= 0: within 1 ulp, 0 below -87 (where the result would be subnormal), NaN for NaN. The polynomial is
-// that of expf in Moshier's Cephes library.
+// exp(x) for x <= 0: within 2 ulps, 0 below -87 (where the result would be subnormal), NaN for NaN. It is 2^n 2^r with
+// n the nearest integer to x log2(e), which adding 1.5 * 2^23 leaves in the lowest bits, and the series of 2^r, whose
+// coefficients are ln(2)^i / i!.
 HWY_INLINE F32V ExpOfNonPositive(F32V x) {
   const F32 d;
-  const hn::RebindToSigned<F32> di;
-  const F32V n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504088896341F)));
-  F32V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375F), x);
-  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4F), r);
-  F32V p = hn::Set(d, 1.9875691500e-4F);
-  p = hn::MulAdd(p, r, hn::Set(d, 1.3981999507e-3F));
-  p = hn::MulAdd(p, r, hn::Set(d, 8.3334519073e-3F));
-  p = hn::MulAdd(p, r, hn::Set(d, 4.1665795894e-2F));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1F));
-  p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1F));
-  p = hn::MulAdd(p, hn::Mul(r, r), hn::Add(r, hn::Set(d, 1.0F)));
-  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
-  p = hn::Mul(p, hn::BitCast(d, exponent));
+  const U32 du;
+  const F32V log2e = hn::Set(d, 1.44269504088896341F);
+  const F32V magic = hn::Set(d, 0x1.8p23F);
+  const F32V shifted = hn::MulAdd(x, log2e, magic);
+  const F32V r = hn::MulSub(x, log2e, hn::Sub(shifted, magic));
+  F32V p = hn::Set(d, 1.5403530393381609e-4F);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.3333558146428443e-3F));
+  p = hn::MulAdd(p, r, hn::Set(d, 9.6181291076284772e-3F));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.5504108664821580e-2F));
+  p = hn::MulAdd(p, r, hn::Set(d, 2.4022650695910071e-1F));
+  p = hn::MulAdd(p, r, hn::Set(d, 6.9314718055994531e-1F));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0F));
+  p = hn::BitCast(d, hn::Add(hn::BitCast(du, p), hn::ShiftLeft<23>(hn::BitCast(du, shifted))));
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0F)), p);
 }
 
@@ -148,14 +149,17 @@ HWY_INLINE Four FoldTo4(Chunk sums) {
 }
 #endif
 
-// Rows of `bytes` each that are read next: fetched into the cache between two computations, so that memory is never
-// idle.
-struct RowsAhead {
-  const void* const* rows = nullptr;
-  size_t bytes = 0;
+// Where the rows of a block lie, K or V of one kv head.
+struct KeyRows {
+  const uint8_t* const* rows = nullptr;  // [64]
+  size_t offset = 0;                     // bytes from there to the row
+  size_t ahead = 0;                      // bytes from a row to one that is read soon, if not 0: it is fetched early, so
+  size_t ahead_bytes = 0;                // that memory is never idle; and its size
 
-  HWY_INLINE void Fetch(size_t row) const {
-    for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(static_cast<const uint8_t*>(rows[row]) + i);
+  HWY_INLINE const void* At(size_t key) const { return rows[key] + offset; }
+  HWY_INLINE void FetchAhead(size_t key) const {
+    const uint8_t* at = rows[key] + offset + ahead;
+    for (size_t i = 0; i < ahead_bytes; i += 64) hwy::Prefetch(at + i);
   }
 };
 
@@ -184,90 +188,99 @@ HWY_INLINE void StoreSums(const Chunk (&keys)[4], float* scores) {
 }
 #endif
 
-// scores[r * 64 + k] = q[r] . key k, for 4 keys.
-//   q      [kRows, q_stride] fp32, zeros from `dim` up to a multiple of 16
-//   keys   4 pointers to rows of `dim` elements
+// scores[r * 64 + j] = q[r] . key j, for 4 keys from j = `first` on.
+//   q     [kRows, q_stride] fp32, zeros from `dim` up to a multiple of 16
+//   keys  rows of `dim` elements
 template <DType kType, size_t kRows>
-HWY_INLINE void ScoresOfFour(const float* q, size_t q_stride, const void* const* keys, size_t dim,
-                             const RowsAhead& ahead, float* scores) {
+HWY_INLINE void ScoresOfFour(const float* q, size_t q_stride, const KeyRows& keys, size_t first, size_t dim,
+                             float* scores) {
   const F32 d;
   const size_t full = dim / kChunk * kChunk;
   Chunk sums[kRows][4];
   for (size_t k = 0; k < 4; ++k) {
-    ahead.Fetch(k);
-    Chunk row_sums[kRows];
-    for (Chunk& sum : row_sums) {
-      for (F32V& v : sum.v) v = hn::Zero(d);
+    keys.FetchAhead(first + k);
+    const void* row = keys.At(first + k);
+    for (size_t r = 0; r < kRows; ++r) {
+      for (F32V& v : sums[r][k].v) v = hn::Zero(d);
     }
     const auto add = [&](const Chunk& key, size_t i) HWY_ATTR {
       for (size_t r = 0; r < kRows; ++r) {
         for (size_t n = 0; n < kVecsPerChunk; ++n) {
           const F32V query = hn::LoadU(d, q + r * q_stride + i + n * kLanes);
-          row_sums[r].v[n] = hn::MulAdd(query, key.v[n], row_sums[r].v[n]);
+          sums[r][k].v[n] = hn::MulAdd(query, key.v[n], sums[r][k].v[n]);
         }
       }
     };
-    for (size_t i = 0; i < full; i += kChunk) add(LoadChunk<kType>(keys[k], i), i);
-    if (HWY_UNLIKELY(full < dim)) add(LoadChunk<kType>(keys[k], full, dim), full);
-    for (size_t r = 0; r < kRows; ++r) sums[r][k] = row_sums[r];
+    for (size_t i = 0; i < full; i += kChunk) add(LoadChunk<kType>(row, i), i);
+    if (HWY_UNLIKELY(full < dim)) add(LoadChunk<kType>(row, full, dim), full);
   }
-  for (size_t r = 0; r < kRows; ++r) StoreSums(sums[r], scores + r * kBlock);
+  for (size_t r = 0; r < kRows; ++r) StoreSums(sums[r], scores + r * kBlock + first);
+}
+
+// The sums of kCount (a power of two) of the 16 partial sums of a score, from `kFirst` on, kChunk / kCount apart, added
+// in halves; for kRows queries and kVecs vectors of keys.
+//   columns  [16, steps, 64]: element i of the keys is column [i % 16, i / 16]
+template <size_t kRows, size_t kVecs>
+struct ScoreSums {
+  F32V v[kRows][kVecs];
+};
+template <size_t kFirst, size_t kCount, size_t kRows, size_t kVecs>
+HWY_INLINE ScoreSums<kRows, kVecs> SumScores(const float* q, size_t q_stride, const float* columns, size_t steps) {
+  const F32 d;
+  ScoreSums<kRows, kVecs> sums;
+  if constexpr (kCount == 1) {
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t n = 0; n < kVecs; ++n) sums.v[r][n] = hn::Zero(d);
+    }
+    const float* column = columns + kFirst * steps * kBlock;
+    for (size_t step = 0; step < steps; ++step, column += kBlock) {
+      F32V key[kVecs];
+      for (size_t n = 0; n < kVecs; ++n) key[n] = hn::LoadU(d, column + n * kLanes);
+      for (size_t r = 0; r < kRows; ++r) {
+        const F32V query = hn::Set(d, q[r * q_stride + step * kChunk + kFirst]);
+        for (size_t n = 0; n < kVecs; ++n) sums.v[r][n] = hn::MulAdd(query, key[n], sums.v[r][n]);
+      }
+    }
+  } else {
+    constexpr size_t kHalf = kCount / 2;
+    sums = SumScores<kFirst, kHalf, kRows, kVecs>(q, q_stride, columns, steps);
+    const auto others = SumScores<kFirst + kChunk / kCount, kHalf, kRows, kVecs>(q, q_stride, columns, steps);
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t n = 0; n < kVecs; ++n) sums.v[r][n] = hn::Add(sums.v[r][n], others.v[r][n]);
+    }
+  }
+  return sums;
 }
 
 // The same scores from a transposed block.
-//   columns  [padded_dim, 64] fp32, zeros from the head size up to padded_dim, a multiple of 16
 template <size_t kRows>
 HWY_INLINE void ScoresFromColumns(const float* q, size_t q_stride, const float* columns, size_t padded_dim,
                                   float* scores) {
-  // Partial sums in the order in which halves can be added as they come: after an odd number, the last two are added,
-  // and that to its neighbour where there are four, and so on, like the carries of a counter.
-  constexpr uint8_t kOrder[kChunk] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
-  constexpr size_t kVecs = kLanes == 16 ? 4 : 2;
-  const F32 d;
+  // With two vectors, the sums that wait for others stay in registers.
+  constexpr size_t kVecs = 2;
   for (size_t j = 0; j < kBlock; j += kVecs * kLanes) {
-    alignas(64) float pending[4][kRows][kVecs * kLanes];
-    for (size_t count = 0; count < kChunk; ++count) {
-      F32V sums[kRows][kVecs];
-      for (size_t r = 0; r < kRows; ++r) {
-        for (size_t n = 0; n < kVecs; ++n) sums[r][n] = hn::Zero(d);
-      }
-      for (size_t i = kOrder[count]; i < padded_dim; i += kChunk) {
-        F32V key[kVecs];
-        for (size_t n = 0; n < kVecs; ++n) key[n] = hn::LoadU(d, columns + i * kBlock + j + n * kLanes);
-        for (size_t r = 0; r < kRows; ++r) {
-          const F32V query = hn::Set(d, q[r * q_stride + i]);
-          for (size_t n = 0; n < kVecs; ++n) sums[r][n] = hn::MulAdd(query, key[n], sums[r][n]);
-        }
-      }
-      size_t level = 0;
-      for (; ((count >> level) & 1) != 0; ++level) {
-        for (size_t r = 0; r < kRows; ++r) {
-          for (size_t n = 0; n < kVecs; ++n) {
-            sums[r][n] = hn::Add(sums[r][n], hn::Load(d, pending[level][r] + n * kLanes));
-          }
-        }
-      }
-      for (size_t r = 0; r < kRows; ++r) {
-        float* to = level == 4 ? scores + r * kBlock + j : pending[level][r];
-        for (size_t n = 0; n < kVecs; ++n) hn::StoreU(sums[r][n], d, to + n * kLanes);
-      }
+    const auto sums = SumScores<0, kChunk, kRows, kVecs>(q, q_stride, columns + j, padded_dim / kChunk);
+    for (size_t r = 0; r < kRows; ++r) {
+      for (size_t n = 0; n < kVecs; ++n) hn::StoreU(sums.v[r][n], F32(), scores + r * kBlock + j + n * kLanes);
     }
   }
 }
 
-// columns[i, j] = element i of key j, for keys in `wanted`; columns of other keys are left as they are.
+// columns [16, padded_dim / 16, 64], as above, for keys in `wanted`; those of other keys are left as they are.
 //   staging [4, padded_dim] fp32 scratch
 template <DType kType>
-HWY_INLINE void TransposeKeys(const void* const* keys, uint64_t wanted, size_t dim, size_t padded_dim, float* staging,
+HWY_INLINE void TransposeKeys(const KeyRows& keys, uint64_t wanted, size_t dim, size_t padded_dim, float* staging,
                               float* columns) {
+  const size_t steps = padded_dim / kChunk;
   for (size_t j = 0; j < kBlock; j += 4) {
     if (((wanted >> j) & 15) == 0) continue;
-    for (size_t k = 0; k < 4; ++k) LoadRow<kType>(keys[j + k], dim, staging + k * padded_dim);
+    for (size_t k = 0; k < 4; ++k) LoadRow<kType>(keys.At(j + k), dim, staging + k * padded_dim);
     for (size_t i = 0; i < padded_dim; i += 4) {
       Four rows[4];
       for (size_t k = 0; k < 4; ++k) rows[k] = LoadFour(staging + k * padded_dim + i);
       Transpose(rows);
-      for (size_t k = 0; k < 4; ++k) StoreFour(rows[k], columns + (i + k) * kBlock + j);
+      const size_t column = i % kChunk * steps + i / kChunk;
+      for (size_t k = 0; k < 4; ++k) StoreFour(rows[k], columns + (column + k * steps) * kBlock + j);
     }
   }
 }
@@ -344,19 +357,20 @@ HWY_INLINE void Softmax(float* weights, const uint64_t* visible, const ScoreOpti
 
 // One pass of AddValues over kVecs vectors of dimensions, from dimension `i`. `kFull`: the row reaches over them all.
 template <DType kType, size_t kRows, size_t kVecs, bool kFull>
-HWY_INLINE void AddValuesPass(const float* weights, const uint64_t* visible, uint64_t keys, const void* const* values,
-                              size_t dim, size_t i, const RowsAhead& ahead, float* out, size_t out_stride) {
+HWY_INLINE void AddValuesPass(const float* weights, const uint64_t* visible, uint64_t keys, const KeyRows& values,
+                              size_t dim, size_t i, float* out, size_t out_stride) {
   const F32 d;
   F32V sums[kRows][kVecs];
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t n = 0; n < kVecs; ++n) sums[r][n] = hn::LoadU(d, out + r * out_stride + i + n * kLanes);
   }
   const auto add_key = [&](size_t j, auto everyone) HWY_ATTR {
-    if (ahead.rows != nullptr) ahead.Fetch(j);
+    if (i == 0) values.FetchAhead(j);
+    const void* row = values.At(j);
     F32V value[kVecs];
     for (size_t n = 0; n < kVecs; n += kVecsPerChunk) {
       const size_t at = i + n * kLanes;
-      const Chunk chunk = kFull ? LoadChunk<kType>(values[j], at) : LoadChunk<kType>(values[j], at, dim);
+      const Chunk chunk = kFull ? LoadChunk<kType>(row, at) : LoadChunk<kType>(row, at, dim);
       for (size_t m = 0; m < kVecsPerChunk; ++m) value[n + m] = chunk.v[m];
     }
     for (size_t r = 0; r < kRows; ++r) {
@@ -381,31 +395,29 @@ HWY_INLINE void AddValuesPass(const float* weights, const uint64_t* visible, uin
 }
 
 // out[r] += weights[r * 64 + j] * value j, for the keys j of `keys` that are in visible[r], in ascending order.
-//   values  64 pointers to rows of `dim` elements; only visible ones are read
+//   values  rows of `dim` elements; only visible ones are read
 //   out     [kRows, out_stride] fp32, up to the next multiple of 16
 template <DType kType, size_t kRows>
-HWY_INLINE void AddValues(const float* weights, const uint64_t* visible, uint64_t keys, const void* const* values,
-                          size_t dim, const RowsAhead& ahead, float* out, size_t out_stride) {
+HWY_INLINE void AddValues(const float* weights, const uint64_t* visible, uint64_t keys, const KeyRows& values,
+                          size_t dim, float* out, size_t out_stride) {
   // The sums of one pass fill half of the registers: 32 with AVX-512, else 16.
   constexpr size_t kChunksPerPass = kLanes == 16 ? 4 : 1;
   constexpr size_t kPass = kChunksPerPass * kChunk;
   constexpr size_t kPassVecs = kChunksPerPass * kVecsPerChunk;
   size_t i = 0;
   for (; i + kPass <= dim; i += kPass) {
-    AddValuesPass<kType, kRows, kPassVecs, true>(weights, visible, keys, values, dim, i, i == 0 ? ahead : RowsAhead{},
-                                                 out, out_stride);
+    AddValuesPass<kType, kRows, kPassVecs, true>(weights, visible, keys, values, dim, i, out, out_stride);
   }
   for (; i < dim; i += kChunk) {
-    AddValuesPass<kType, kRows, kVecsPerChunk, false>(weights, visible, keys, values, dim, i,
-                                                      i == 0 ? ahead : RowsAhead{}, out, out_stride);
+    AddValuesPass<kType, kRows, kVecsPerChunk, false>(weights, visible, keys, values, dim, i, out, out_stride);
   }
 }
 
 // Adds a later block of each query (state and weighted sum) to what was accumulated before it; an empty one changes
-// nothing. Sums are [kRows, padded_dim], padded_dim a multiple of 16.
+// nothing. sums: [kRows, padded_dim], padded_dim a multiple of 16; block_sums: [kRows, block_stride].
 template <size_t kRows>
-HWY_INLINE void Merge(const SoftmaxState* blocks, const float* block_sums, size_t padded_dim, SoftmaxState* states,
-                      float* sums) {
+HWY_INLINE void Merge(const SoftmaxState* blocks, const float* block_sums, size_t block_stride, size_t padded_dim,
+                      SoftmaxState* states, float* sums) {
   static_assert(kRows <= kMaxRows && kMaxRows <= kChunk);
   const F32 d;
   // The side with the lower maximum shrinks by exp(lower - higher).
@@ -424,11 +436,14 @@ HWY_INLINE void Merge(const SoftmaxState* blocks, const float* block_sums, size_
     const float new_factor = raises ? 1.0F : shrink[r];
     states[r].sum = states[r].sum * old_factor + blocks[r].sum * new_factor;
     if (raises) states[r].max = blocks[r].max;
-    const F32V old_weight = hn::Set(d, old_factor);
-    const F32V new_weight = hn::Set(d, new_factor);
-    for (size_t i = r * padded_dim; i < (r + 1) * padded_dim; i += kLanes) {
-      const F32V added = hn::Mul(hn::LoadU(d, block_sums + i), new_weight);
-      hn::StoreU(hn::MulAdd(hn::LoadU(d, sums + i), old_weight, added), d, sums + i);
+    // One of the factors is 1.
+    const F32V factor = hn::Set(d, shrink[r]);
+    float* to = sums + r * padded_dim;
+    const float* added = block_sums + r * block_stride;
+    const float* shrinking = raises ? to : added;
+    const float* staying = raises ? added : to;
+    for (size_t i = 0; i < padded_dim; i += kLanes) {
+      hn::StoreU(hn::MulAdd(hn::LoadU(d, shrinking + i), factor, hn::LoadU(d, staying + i)), d, to + i);
     }
   }
 }

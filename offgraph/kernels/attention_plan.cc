@@ -16,7 +16,7 @@ constexpr size_t kMaxSplitRows = 64;
 constexpr size_t kMaxStreamedRows = 8;
 
 // Neighbouring blocks that one thread reads, at most.
-constexpr size_t kMaxStreamedBlocks = 4;
+constexpr size_t kMaxStreamedBlocks = 16;
 
 constexpr size_t PaddedTo16(int64_t n) { return (static_cast<size_t>(n) + 15) / 16 * 16; }
 
@@ -155,7 +155,7 @@ AttentionCall::AttentionCall(const KvPool& kv_pool, std::span<const AttentionSeg
     }
     streams_only = streams_only && rows <= kMaxStreamedRows;
   }
-  if (streams_only) task_grain = std::clamp<size_t>(tasks.size() / (4 * threads), 1, kMaxStreamedBlocks);
+  if (streams_only) task_grain = std::clamp<size_t>(tasks.size() / (2 * threads), 1, kMaxStreamedBlocks);
 }
 
 void AttentionCall::AddTiles(size_t segment, size_t rows, size_t tile_rows) {
@@ -177,11 +177,12 @@ void AttentionCall::AddBlocks(size_t segment, size_t rows) {
     }
   }
   for (size_t head = 0; head < n_kv_heads; ++head) {
-    for (size_t row = 0; row < rows; ++row) {
-      reductions.push_back({.query = {segment, static_cast<int64_t>(head), row, 1},
-                            .partial = partials + head * rows + row,
-                            .blocks = blocks[segment].size(),
-                            .stride = n_kv_heads * rows});
+    for (size_t row = 0; row < rows; row += kMaxReducedRows) {
+      reductions.push_back(
+          {.queries = {segment, static_cast<int64_t>(head), row, std::min(kMaxReducedRows, rows - row)},
+           .partial = partials + head * rows + row,
+           .blocks = blocks[segment].size(),
+           .stride = n_kv_heads * rows});
     }
   }
   partials += blocks[segment].size() * n_kv_heads * rows;

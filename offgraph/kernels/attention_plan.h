@@ -67,10 +67,11 @@ struct Task {
   size_t partial = 0;  // kBlock, kStream: where the first query's result is kept; the others follow, by kv head
 };
 
-// The kept results of one query.
+// The kept results of queries of one kv head.
+inline constexpr size_t kMaxReducedRows = 4;
 struct Reduction {
-  Queries query;       // one row
-  size_t partial = 0;  // of the first block
+  Queries queries;     // at most kMaxReducedRows
+  size_t partial = 0;  // of the first block; those of the other queries follow
   size_t blocks = 0;
   size_t stride = 0;  // between blocks
 };
