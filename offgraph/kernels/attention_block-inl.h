@@ -30,6 +30,7 @@
 
 #include "offgraph/kernels/attention.h"
 #include "offgraph/kernels/dtype-inl.h"
+#include "offgraph/kernels/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace offgraph::kernels::HWY_NAMESPACE {
@@ -70,27 +71,6 @@ HWY_INLINE uint64_t Intersection(const uint64_t* sets) {
   uint64_t common = ~uint64_t{0};
   for (size_t r = 0; r < kRows; ++r) common &= sets[r];
   return common;
-}
-
-// exp(x) for x <= 0: within 2 ulps, 0 below -87 (where the result would be subnormal), NaN for NaN. It is 2^n 2^r with
-// n the nearest integer to x log2(e), which adding 1.5 * 2^23 leaves in the lowest bits, and the series of 2^r, whose
-// coefficients are ln(2)^i / i!.
-HWY_INLINE F32V ExpOfNonPositive(F32V x) {
-  const F32 d;
-  const U32 du;
-  const F32V log2e = hn::Set(d, 1.44269504088896341F);
-  const F32V magic = hn::Set(d, 0x1.8p23F);
-  const F32V shifted = hn::MulAdd(x, log2e, magic);
-  const F32V r = hn::MulSub(x, log2e, hn::Sub(shifted, magic));
-  F32V p = hn::Set(d, 1.5403530393381609e-4F);
-  p = hn::MulAdd(p, r, hn::Set(d, 1.3333558146428443e-3F));
-  p = hn::MulAdd(p, r, hn::Set(d, 9.6181291076284772e-3F));
-  p = hn::MulAdd(p, r, hn::Set(d, 5.5504108664821580e-2F));
-  p = hn::MulAdd(p, r, hn::Set(d, 2.4022650695910071e-1F));
-  p = hn::MulAdd(p, r, hn::Set(d, 6.9314718055994531e-1F));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0F));
-  p = hn::BitCast(d, hn::Add(hn::BitCast(du, p), hn::ShiftLeft<23>(hn::BitCast(du, shifted))));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0F)), p);
 }
 
 // Four floats, for transposition.

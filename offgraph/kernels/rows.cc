@@ -13,6 +13,7 @@
 #include <hwy/contrib/math/math-inl.h>
 
 #include "offgraph/kernels/dtype-inl.h"
+#include "offgraph/kernels/math-inl.h"
 #include "offgraph/kernels/rows_job.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,7 +28,11 @@ HWY_INLINE F32V Round(F32V v) {
   } else if constexpr (kRound == DType::kFloat16) {
     return F32FromF16(F16FromF32(v));
   } else {
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(U32(), BF16FromF32(v))));
+    const U32 du;
+    const auto bits = hn::BitCast(du, v);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto rounded = hn::And(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), odd), hn::Set(du, 0xFFFF0000));
+    return hn::IfThenElse(hn::Eq(v, v), hn::BitCast(d, rounded), hn::BitCast(d, hn::Set(du, 0x7FC00000)));
   }
 }
 
@@ -98,14 +103,6 @@ void RotateHead(const float* x, const float* cos, const float* sin, int64_t dim,
     lanes.Store(Round<kRound>(low), out + i);
     lanes.Store(Round<kRound>(high), out + half + i);
   });
-}
-
-HWY_INLINE F32V SigmoidOf(F32V x) {
-  const F32 d;
-  const F32V one = hn::Set(d, 1.0F);
-  // exp overflows to infinity beyond 88, where the result is 0 either way.
-  const F32V bounded = hn::Min(hn::Neg(x), hn::Set(d, 88.0F));
-  return hn::Div(one, hn::Add(one, hn::Exp(d, bounded)));
 }
 
 HWY_INLINE F32V ErfOf(F32V x) {
