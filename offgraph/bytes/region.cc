@@ -5,8 +5,11 @@
 #include <mlx/primitives.h>
 #include <mlx/stream.h>
 
+#include <algorithm>
+#include <atomic>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "offgraph/bytes/region_impl.h"
 #include "offgraph/cache/error.h"
@@ -22,6 +25,87 @@ kernels::DType ToKernelType(mx::Dtype type) {
   return type == mx::bfloat16 ? kernels::DType::kBFloat16 : kernels::DType::kFloat32;
 }
 
+namespace {
+
+// Rows of a tile: few enough for the second-level cache, many enough to use what is unpacked of the weights well.
+constexpr int64_t kMaxTileRows = 128;
+constexpr int64_t kMinTileRows = 32;
+
+// How a step is cut into tiles of rows. Several tiles are computed side by side, each by one thread; a single one by
+// all threads together. Stages work row by row, so that the cut changes no bit.
+struct Tiling {
+  int64_t rows = 0;
+  int64_t count = 1;
+  int64_t slots = 1;  // tiles under way at a time
+
+  Tiling(int64_t tokens, int64_t threads) : rows(tokens) {
+    if (tokens < kMinTileRows * threads) return;
+    const int64_t rounds = (tokens + kMaxTileRows * threads - 1) / (kMaxTileRows * threads);
+    constexpr int64_t kBatch = 16;  // rows that kernels compute together
+    rows = (tokens + rounds * threads - 1) / (rounds * threads);
+    rows = (rows + kBatch - 1) / kBatch * kBatch;
+    count = (tokens + rows - 1) / rows;
+    slots = std::min(count, threads);
+  }
+};
+
+// Runs the stages of a region.
+class Runner {
+ public:
+  Runner(const Region::Impl& impl, const Tiling& tiling, RegionRun whole, bool last_row_only)
+      : impl_(impl), tiling_(tiling), whole_(whole), last_row_only_(last_row_only), taken_(tiling.slots) {
+    whole_.tile_rows = tiling.rows;
+  }
+
+  void Run() {
+    for (size_t i = 0; i < impl_.segments.size(); ++i) {
+      const RegionSegment& segment = impl_.segments[i];
+      if (last_row_only_ && i >= impl_.tail) {
+        RunStages(segment, whole_.tokens - 1, 1, 0, whole_.tile);
+      } else if (segment.needs_all_rows || tiling_.count == 1) {
+        RunStages(segment, 0, whole_.tokens, 0, whole_.tile);
+      } else {
+        whole_.threads->ParallelFor(static_cast<size_t>(tiling_.count), 1, [&](size_t begin, size_t end) {
+          for (auto tile = static_cast<int64_t>(begin); tile < static_cast<int64_t>(end); ++tile) {
+            const int64_t first = tile * tiling_.rows;
+            const size_t slot = Take();
+            RunStages(segment, first, std::min(tiling_.rows, whole_.tokens - first), first, SlotMemory(slot));
+            taken_[slot].clear(std::memory_order_release);
+          }
+        });
+      }
+    }
+  }
+
+ private:
+  // There are as many slots as tiles can be under way.
+  size_t Take() {
+    size_t slot = 0;
+    while (taken_[slot].test_and_set(std::memory_order_acquire)) slot = (slot + 1) % taken_.size();
+    return slot;
+  }
+  float* SlotMemory(size_t slot) const {
+    return whole_.tile + static_cast<int64_t>(slot) * impl_.tile_width * tiling_.rows;
+  }
+
+  void RunStages(const RegionSegment& segment, int64_t first_row, int64_t rows, int64_t output_row, float* tile) const {
+    RegionRun run = whole_;
+    run.first_row = first_row;
+    run.rows = rows;
+    run.output_row = output_row;
+    run.tile = tile;
+    for (size_t s = segment.begin; s < segment.end; ++s) impl_.stages[s].run(run);
+  }
+
+  const Region::Impl& impl_;
+  const Tiling tiling_;
+  RegionRun whole_;
+  const bool last_row_only_;
+  std::vector<std::atomic_flag> taken_;
+};
+
+}  // namespace
+
 class RegionPrimitive : public mx::Primitive {
  public:
   RegionPrimitive(mx::Stream stream, std::shared_ptr<const Region> region, int64_t tokens,
@@ -35,7 +119,9 @@ class RegionPrimitive : public mx::Primitive {
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     for (mx::array& output : outputs) output.set_data(mx::allocator::malloc(output.nbytes()));
     mx::cpu::CommandEncoder& encoder = mx::cpu::get_command_encoder(stream());
-    const int arena_floats = CheckedArena();
+    kernels::ThreadPool& threads = kernels::ThreadPool::Default();
+    const Tiling tiling(tokens_, static_cast<int64_t>(threads.threads()));
+    const int arena_floats = CheckedFloats(tiling);
     mx::array arena(mx::allocator::malloc(static_cast<size_t>(arena_floats) * sizeof(float)), {arena_floats},
                     mx::float32);
     encoder.add_temporary(arena);
@@ -44,26 +130,18 @@ class RegionPrimitive : public mx::Primitive {
     std::vector<mx::array> out;
     for (const mx::array& input : inputs) in.push_back(mx::array::unsafe_weak_copy(input));
     for (const mx::array& output : outputs) out.push_back(mx::array::unsafe_weak_copy(output));
-    encoder.dispatch([region = region_, tokens = tokens_, attends = attends_, last = last_row_only_,
+    encoder.dispatch([region = region_, tiling, &threads, tokens = tokens_, attends = attends_, last = last_row_only_,
                       memory = arena.data<float>(), in = std::move(in), out = std::move(out)]() mutable {
       const Region::Impl& impl = *region->impl_;
-      RegionRun run{.arena = memory,
-                    .tokens = tokens,
-                    .first_row = 0,
-                    .rows = tokens,
-                    .offsets = &impl.offsets,
-                    .widths = &impl.widths,
-                    .inputs = &in,
-                    .outputs = &out,
-                    .attends = &attends,
-                    .threads = &kernels::ThreadPool::Default()};
-      for (size_t s = 0; s < impl.stages.size(); ++s) {
-        if (last && s == impl.tail) {
-          run.first_row = tokens - 1;
-          run.rows = 1;
-        }
-        impl.stages[s].run(run);
-      }
+      const RegionRun whole{.arena = memory,
+                            .tokens = tokens,
+                            .tile = memory + impl.arena_width * tokens,
+                            .places = &impl.places,
+                            .inputs = &in,
+                            .outputs = &out,
+                            .attends = &attends,
+                            .threads = &threads};
+      Runner(impl, tiling, whole, last).Run();
     });
   }
   void eval_gpu(const std::vector<mx::array>& /*inputs*/, std::vector<mx::array>& /*outputs*/) override {
@@ -72,9 +150,13 @@ class RegionPrimitive : public mx::Primitive {
   const char* name() const override { return "offgraph::Region"; }
 
  private:
-  int CheckedArena() const {
+  // Of the arena, and of the tiles behind it.
+  int CheckedFloats(const Tiling& tiling) const {
     int64_t floats = 0;
-    if (__builtin_mul_overflow(region_->arena_width(), tokens_, &floats) || floats > INT32_MAX) {
+    int64_t tile_floats = 0;
+    if (__builtin_mul_overflow(region_->impl_->arena_width, tokens_, &floats) ||
+        __builtin_mul_overflow(region_->impl_->tile_width, tiling.slots * tiling.rows, &tile_floats) ||
+        __builtin_add_overflow(floats, tile_floats, &floats) || floats > INT32_MAX) {
       throw Error(ErrorCode::kOutOfRange, "a step of " + std::to_string(tokens_) + " tokens needs more than " +
                                               std::to_string(INT32_MAX) + " intermediate values; split it");
     }
@@ -90,7 +172,7 @@ class RegionPrimitive : public mx::Primitive {
 Region::Region(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Region::~Region() = default;
 
-int64_t Region::arena_width() const { return impl_->arena_width; }
+int64_t Region::arena_width() const { return impl_->arena_width + impl_->tile_width; }
 
 std::vector<mx::array> Region::Run(const std::shared_ptr<const Region>& region, int64_t tokens,
                                    std::vector<mx::array> inputs, std::vector<RegionAttend> attends,

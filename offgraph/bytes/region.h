@@ -64,7 +64,7 @@ class Region {
                                            std::vector<mlx::core::array> inputs, std::vector<RegionAttend> attends,
                                            bool last_row_only);
 
-  // Floats of the arena for one token: what liveness left of all buffers.
+  // The most floats that a token takes: what liveness left of all buffers.
   int64_t arena_width() const;
 
  private:

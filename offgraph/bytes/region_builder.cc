@@ -10,8 +10,8 @@ namespace {
 using kernels::Block;
 
 RegionValue NewValue(Region::Impl& impl, int64_t heads, int64_t dim) {
-  impl.widths.push_back(heads * dim);
-  return {impl.widths.size() - 1, 0, heads, dim, dim};
+  impl.places.push_back({.width = heads * dim});
+  return {impl.places.size() - 1, 0, heads, dim, dim};
 }
 
 // The integers of an index input as the kernels want them.
@@ -183,8 +183,8 @@ RegionValue RegionBuilder::Attend(const RegionValue& q, const RegionValue& k, co
                              kernels::Activate(run.rows, kernels::Activation::kCopy, to, round, to, *run.threads);
                            },
                            {q.buffer, k.buffer, v.buffer},
-                           {out.buffer}});
-  impl_->tail = impl_->stages.size();
+                           {out.buffer},
+                           true});
   return out;
 }
 
@@ -193,7 +193,9 @@ void RegionBuilder::Save(const RegionValue& x, mlx::core::Dtype type) {
   impl_->outputs.push_back({type, x.heads, x.dim});
   impl_->stages.push_back({[=](const RegionRun& run) {
                              mlx::core::array& array = (*run.outputs)[output];
-                             kernels::SaveRows(run.rows, run.BlockOf(x), array.data<void>(), ToKernelType(type),
+                             const auto row_bytes = static_cast<int64_t>(x.width() * static_cast<int64_t>(type.size()));
+                             kernels::SaveRows(run.rows, run.BlockOf(x),
+                                               array.data<uint8_t>() + run.output_row * row_bytes, ToKernelType(type),
                                                *run.threads);
                            },
                            {x.buffer},
@@ -201,43 +203,79 @@ void RegionBuilder::Save(const RegionValue& x, mlx::core::Dtype type) {
 }
 
 std::shared_ptr<const Region> RegionBuilder::Build() {
-  impl_->PlaceBuffers();
+  impl_->Finish();
   return std::make_shared<const Region>(std::move(impl_));
 }
 
-// First fit over the lives of the buffers, from the stage that writes one to the last that reads it. A stage's result
-// never lies on its operands: their lives meet in that stage.
-void Region::Impl::PlaceBuffers() {
-  struct Life {
-    size_t first = SIZE_MAX;
-    size_t last = 0;
-  };
-  std::vector<Life> lives(widths.size());
+namespace {
+
+// The segments in which a buffer is used.
+struct Life {
+  size_t first_stage = SIZE_MAX;
+  size_t last_stage = 0;
+  size_t first_segment = SIZE_MAX;
+  size_t last_segment = 0;
+};
+
+std::vector<RegionSegment> CutIntoSegments(const std::vector<RegionStage>& stages) {
+  std::vector<RegionSegment> segments;
   for (size_t s = 0; s < stages.size(); ++s) {
-    for (const std::vector<size_t>* uses : {&stages[s].reads, &stages[s].writes}) {
-      for (size_t buffer : *uses) {
-        lives[buffer].first = std::min(lives[buffer].first, s);
-        lives[buffer].last = std::max(lives[buffer].last, s);
+    if (segments.empty() || stages[s].needs_all_rows || segments.back().needs_all_rows) {
+      segments.push_back({.begin = s, .end = s, .needs_all_rows = stages[s].needs_all_rows});
+    }
+    segments.back().end = s + 1;
+  }
+  return segments;
+}
+
+std::vector<Life> FindLives(const Region::Impl& impl) {
+  std::vector<Life> lives(impl.places.size());
+  for (size_t segment = 0; segment < impl.segments.size(); ++segment) {
+    for (size_t s = impl.segments[segment].begin; s < impl.segments[segment].end; ++s) {
+      for (const std::vector<size_t>* uses : {&impl.stages[s].reads, &impl.stages[s].writes}) {
+        for (const size_t buffer : *uses) {
+          Life& life = lives[buffer];
+          life.first_stage = std::min(life.first_stage, s);
+          life.last_stage = std::max(life.last_stage, s);
+          life.first_segment = std::min(life.first_segment, segment);
+          life.last_segment = std::max(life.last_segment, segment);
+        }
       }
     }
   }
-  // With only the last row wanted, a value made before the last attention and read after it is complete: all rows of a
-  // stage are computed before the next one runs.
-  offsets.assign(widths.size(), 0);
-  for (size_t b = 0; b < widths.size(); ++b) {
+  return lives;
+}
+
+}  // namespace
+
+// First fit over the lives of the buffers, from the stage that writes one to the last that reads it. A stage's result
+// never lies on its operands: their lives meet in that stage. Tiles of a segment are at different stages at the same
+// time, so that what lies in the arena lives for whole segments.
+void Region::Impl::Finish() {
+  segments = CutIntoSegments(stages);
+  tail = segments.size();
+  while (tail > 0 && !segments[tail - 1].needs_all_rows) --tail;
+  const std::vector<Life> lives = FindLives(*this);
+  const auto meet = [](const Life& a, const Life& b, bool of_tile) {
+    if (of_tile) return a.first_stage <= b.last_stage && b.first_stage <= a.last_stage;
+    return a.first_segment <= b.last_segment && b.first_segment <= a.last_segment;
+  };
+  for (size_t b = 0; b < places.size(); ++b) {
+    RegionPlace& place = places[b];
+    place.of_tile = lives[b].first_segment == lives[b].last_segment && !segments[lives[b].first_segment].needs_all_rows;
     std::vector<std::pair<int64_t, int64_t>> taken;  // offset and end of earlier buffers alive at the same time
     for (size_t other = 0; other < b; ++other) {
-      const bool meet = lives[other].first <= lives[b].last && lives[b].first <= lives[other].last;
-      if (meet) taken.emplace_back(offsets[other], offsets[other] + widths[other]);
+      if (places[other].of_tile == place.of_tile && meet(lives[other], lives[b], place.of_tile)) {
+        taken.emplace_back(places[other].offset, places[other].offset + places[other].width);
+      }
     }
     std::sort(taken.begin(), taken.end());
-    int64_t offset = 0;
     for (const auto& [begin, end] : taken) {
-      if (offset + widths[b] <= begin) break;
-      offset = std::max(offset, end);
+      if (place.offset + place.width <= begin) break;
+      place.offset = std::max(place.offset, end);
     }
-    offsets[b] = offset;
-    arena_width = std::max(arena_width, offset + widths[b]);
+    int64_t& width = place.of_tile ? tile_width : arena_width;
+    width = std::max(width, place.offset + place.width);
   }
 }
 

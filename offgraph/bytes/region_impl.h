@@ -8,23 +8,34 @@
 
 namespace offgraph::bytes {
 
-// One run: the arena, the rows that stages work on, and what came from outside.
+// Where a buffer lies: those that live within one segment are computed for a tile of rows at a time and lie in the
+// tile's memory, the others in the arena of the whole step.
+struct RegionPlace {
+  int64_t width = 0;
+  int64_t offset = 0;  // floats of one row before it
+  bool of_tile = false;
+};
+
+// One run of stages over rows [first_row, first_row + rows) of the step.
 struct RegionRun {
   float* arena = nullptr;
-  int64_t tokens = 0;     // rows of every buffer
-  int64_t first_row = 0;  // rows [first_row, first_row + rows) are computed
+  int64_t tokens = 0;  // rows of the arena's buffers
+  float* tile = nullptr;
+  int64_t tile_rows = 0;  // rows of the tile's buffers, of which the first is first_row
+  int64_t first_row = 0;
   int64_t rows = 0;
-  const std::vector<int64_t>* offsets = nullptr;  // by buffer: floats of one token before it
-  const std::vector<int64_t>* widths = nullptr;   // by buffer
+  int64_t output_row = 0;                            // the row of the outputs that first_row becomes
+  const std::vector<RegionPlace>* places = nullptr;  // by buffer
   const std::vector<mlx::core::array>* inputs = nullptr;
   std::vector<mlx::core::array>* outputs = nullptr;
   const std::vector<RegionAttend>* attends = nullptr;
   kernels::ThreadPool* threads = nullptr;
 
   kernels::Block BlockOf(const RegionValue& value) const {
-    const int64_t width = (*widths)[value.buffer];
-    float* buffer = arena + (*offsets)[value.buffer] * tokens;
-    return {buffer + first_row * width + value.column, width, value.heads, value.head_stride, value.dim};
+    const RegionPlace& place = (*places)[value.buffer];
+    float* row =
+        place.of_tile ? tile + place.offset * tile_rows : arena + place.offset * tokens + first_row * place.width;
+    return {row + value.column, place.width, value.heads, value.head_stride, value.dim};
   }
 };
 
@@ -32,6 +43,14 @@ struct RegionStage {
   std::function<void(const RegionRun& run)> run;
   std::vector<size_t> reads;  // buffers
   std::vector<size_t> writes;
+  bool needs_all_rows = false;
+};
+
+// Stages [begin, end): one that needs all rows, or neighbours that do not.
+struct RegionSegment {
+  size_t begin = 0;
+  size_t end = 0;
+  bool needs_all_rows = false;
 };
 
 struct RegionOutput {
@@ -42,15 +61,16 @@ struct RegionOutput {
 
 struct Region::Impl {
   std::vector<RegionStage> stages;
+  std::vector<RegionSegment> segments;
   std::vector<RegionOutput> outputs;
-  std::vector<int64_t> widths;   // by buffer
-  std::vector<int64_t> offsets;  // by buffer
-  int64_t arena_width = 0;
+  std::vector<RegionPlace> places;  // by buffer
+  int64_t arena_width = 0;          // floats of a row
+  int64_t tile_width = 0;
   size_t n_attends = 0;
-  size_t tail = 0;  // the first stage after the last attention
+  size_t tail = 0;  // the first segment after the last attention
 
-  // Places the buffers: two whose lives do not meet may share memory.
-  void PlaceBuffers();
+  // Cuts the stages into segments and places the buffers: two whose lives do not meet may share memory.
+  void Finish();
 };
 
 }  // namespace offgraph::bytes
