@@ -71,7 +71,7 @@ class Report {
  public:
   explicit Report(const InspectFlags& flags)
       : flags_(flags),
-        model_(OpenModel(flags.model, {.with_text = false, .optimize = flags.optimized})),
+        model_(OpenModel(flags.model, {.with_text = false, .optimize = flags.optimized, .lay_out = false})),
         ops_(program::CountOps(*model_->program())),
         weights_(program::ListWeights(*model_->program())),
         buffers_(program::ListBuffers(*model_->program())),

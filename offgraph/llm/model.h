@@ -28,6 +28,8 @@ struct ModelOptions {
   bool with_text = true;
   // False: the program runs op by op, as the exporter wrote it (to look into a file, or to compare).
   bool optimize = true;
+  // False: weights are laid out for the kernels in the first step, if there is one (for an inspection).
+  bool lay_out = true;
   // True: quantized linear layers take activations as they are, not rounded to 12 bits (program::LoadOptions::exact).
   // Several times slower.
   bool exact = false;

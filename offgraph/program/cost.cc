@@ -49,7 +49,7 @@ StepCost CostOfStep(const Program& program) {
   const Graph& graph = program.impl().graph;
   std::map<uint32_t, Use> uses;
   for (size_t c = 0; c < graph.chains.size(); ++c) {
-    if (graph.init_chain && c == *graph.init_chain) continue;
+    if ((graph.init_chain && c == *graph.init_chain) || (graph.fold_chain && c == *graph.fold_chain)) continue;
     for (const Instruction& instruction : graph.chains[c]) AddUses(graph, instruction, uses);
   }
   StepCost cost;

@@ -157,6 +157,7 @@ struct Executor::Impl {
   Impl(std::shared_ptr<const Program> p, std::shared_ptr<bytes::KvStore> s)
       : program(std::move(p)), store(std::move(s)), frame(graph(), *program->impl().interpreter) {
     frame.weights = &parts().weights;
+    frame.packed = &parts().packed;
   }
 
   const Program::Impl& parts() const { return program->impl(); }
@@ -189,7 +190,6 @@ struct Executor::Impl {
 };
 
 void Executor::Impl::Initialize() {
-  // Constants behind those of the file are made by the init chain.
   for (uint32_t i = 0; i < parts().constants.size(); ++i) frame.Set(Tid{i}, parts().constants[i]);
   for (uint32_t i = graph().first_buffer(); i < graph().first_temp(); ++i) {
     const TensorMeta& meta = *graph().Meta(Tid{i});

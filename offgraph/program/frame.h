@@ -25,6 +25,7 @@ namespace offgraph::program {
 using Value = std::variant<int64_t, double, bool>;
 
 class Interpreter;
+struct PackedLayers;
 
 // Attention over the cache, for update_and_attend.
 class CacheStep {
@@ -76,6 +77,7 @@ class Frame {
   CacheStep* cache = nullptr;  // null where the program has no cache
   // By constant: where it lies; without bytes where that is memory of its own. Null: nothing is known.
   const std::vector<WeightBytes>* weights = nullptr;
+  PackedLayers* packed = nullptr;     // layers that are laid out already (region.h); null: none
   bool last_row_only = false;         // see RunOptions
   std::function<bool()> cancelled{};  // asked before every instruction, where set
   int64_t memory_limit = 0;           // see RunOptions

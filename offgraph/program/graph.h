@@ -98,6 +98,7 @@ struct Graph {
   std::vector<Chain> chains;
   uint32_t main_chain = 0;
   std::optional<uint32_t> init_chain;
+  std::optional<uint32_t> fold_chain;  // of a pass: computes constants, once, at load
   std::vector<Slot> inputs;
   std::vector<Slot> outputs;
   std::vector<Slot> buffers;

@@ -63,6 +63,7 @@ std::string DumpInstructions(const Program& program) {
     text += "chain " + std::to_string(c);
     if (c == graph.main_chain) text += " (main)";
     if (graph.init_chain && c == *graph.init_chain) text += " (init)";
+    if (graph.fold_chain && c == *graph.fold_chain) text += " (constants)";
     text += "\n";
     for (size_t i = 0; i < graph.chains[c].size(); ++i) {
       text += "  " + std::to_string(i) + ": " + ToString(graph.chains[c][i]) + "\n";

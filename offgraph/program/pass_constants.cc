@@ -1,6 +1,8 @@
-// Constant folding: instructions that read constants alone move from the main chain to the init chain, which runs once.
+// Constant folding: instructions that read constants alone move from the main chain to a chain that runs once, at load,
+// or else to the init chain.
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -16,8 +18,10 @@ constexpr std::array<std::string_view, 14> kFoldable = {
     "AddNode",     "SubtractNode",   "MultiplyNode", "DivideNode", "NegNode",        "AsTypeNode", "TransposeNode",
     "ReshapeNode", "ExpandDimsNode", "SqueezeNode",  "SliceNode",  "ContiguousNode", "IdCopyNode", "SqrtNode"};
 
+bool IsFoldableOp(std::string_view op) { return std::find(kFoldable.begin(), kFoldable.end(), op) != kFoldable.end(); }
+
 bool IsFoldable(const Graph& graph, const Instruction& instruction, const std::vector<bool>& constant) {
-  if (std::find(kFoldable.begin(), kFoldable.end(), instruction.op) == kFoldable.end()) return false;
+  if (!IsFoldableOp(instruction.op)) return false;
   const SlotUse use = UseOf(instruction);
   if (use.reads.empty() || !use.value_reads.empty() || !use.value_writes.empty()) return false;
   return std::all_of(use.reads.begin(), use.reads.end(), [&](Tid tid) { return constant[tid.index]; }) &&
@@ -54,10 +58,25 @@ void PromoteToConstants(Graph& graph, const std::vector<uint32_t>& promoted) {
   graph.n_constants += count;
 }
 
+// Whether the init chain does no more than giving constants their values.
+bool InitializesConstantsAlone(const Graph& graph) {
+  if (!graph.init_chain) return false;
+  const Chain& chain = graph.chains[*graph.init_chain];
+  const auto is_constant = [&](Tid tid) { return graph.IsConstant(tid); };
+  return std::all_of(chain.begin(), chain.end(), [&](const Instruction& instruction) {
+    const SlotUse use = UseOf(instruction);
+    return IsFoldableOp(instruction.op) && use.value_reads.empty() && use.value_writes.empty() &&
+           std::all_of(use.reads.begin(), use.reads.end(), is_constant) &&
+           std::all_of(use.writes.begin(), use.writes.end(), is_constant);
+  });
+}
+
 }  // namespace
 
 Graph FoldConstants(Graph graph) {
   if (graph.n_buffers != 0) return graph;
+  // Executors need not repeat it.
+  if (InitializesConstantsAlone(graph)) graph.fold_chain = std::exchange(graph.init_chain, std::nullopt);
   Chain& main = graph.chains[graph.main_chain];
   const DefUse uses(graph, main);
   std::vector<bool> constant(graph.n_tensors(), false);
@@ -79,12 +98,14 @@ Graph FoldConstants(Graph graph) {
   }
   if (folded.empty()) return graph;
   Erase(main, moved);
-  if (!graph.init_chain) {
-    graph.init_chain = static_cast<uint32_t>(graph.chains.size());
+  // Behind what else gives constants their values.
+  std::optional<uint32_t>& target = graph.init_chain ? graph.init_chain : graph.fold_chain;
+  if (!target) {
+    target = static_cast<uint32_t>(graph.chains.size());
     graph.chains.emplace_back();
   }
-  Chain& init = graph.chains[*graph.init_chain];
-  init.insert(init.end(), std::make_move_iterator(folded.begin()), std::make_move_iterator(folded.end()));
+  Chain& fold = graph.chains[*target];
+  fold.insert(fold.end(), std::make_move_iterator(folded.begin()), std::make_move_iterator(folded.end()));
   PromoteToConstants(graph, promoted);
   return graph;
 }

@@ -39,7 +39,7 @@ Graph RemoveDead(Graph graph);        // drops instructions whose results nobody
 Graph FindLinears(Graph graph);       // products with a constant weight -> Linears, QuantizedLinears
 Graph FindEmbeddings(Graph graph);    // three look-ups and a dequantization -> QuantizedEmbedding
 Graph RoundActivations(Graph graph);  // lets quantized linear layers round their activations
-Graph FoldConstants(Graph graph);     // what follows from constants alone moves to the init chain
+Graph FoldConstants(Graph graph);     // what follows from constants alone moves to the fold chain
 Graph FuseRotary(Graph graph);        // rotary embedding spelled out -> Rotary
 Graph FuseGates(Graph graph);         // activation and product -> GatedActivation
 Graph MergeProjections(Graph graph);  // linear layers of one input -> one instruction

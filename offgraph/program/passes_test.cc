@@ -230,23 +230,48 @@ TEST(PassesTest, ADenseLayerIsATransposedConstant) {
   EXPECT_THAT(TidsOf(graph.chains[0][2], "biases"), ElementsAre(b.Constant(2)));
 }
 
-TEST(PassesTest, FoldingMovesConstantWorkToTheInitChainAndKeepsTheNumbersRight) {
+TEST(PassesTest, FoldingMovesConstantWorkToItsOwnChainAndKeepsTheNumbersRight) {
   Builder b(2);
   const Tid doubled = b.Binary("AddNode", b.Constant(0), b.Constant(1));
   const Tid negated = b.Add("NegNode", {{"x", doubled}});
   b.Binary("MultiplyNode", b.Input(0), negated, b.Output());
   const Graph graph = FoldConstants(b.graph());
   EXPECT_EQ(graph.n_constants, 4U);
-  ASSERT_TRUE(graph.init_chain.has_value());
-  EXPECT_THAT(Ops(graph, *graph.init_chain), ElementsAre("AddNode", "NegNode"));
+  ASSERT_TRUE(graph.fold_chain.has_value());
+  EXPECT_THAT(Ops(graph, *graph.fold_chain), ElementsAre("AddNode", "NegNode"));
   ASSERT_THAT(Ops(graph), ElementsAre("MultiplyNode"));
   const Instruction& multiply = graph.chains[0][0];
   EXPECT_EQ(*TidOf(multiply, "a"), (Tid{graph.first_input()}));
   EXPECT_TRUE(graph.IsConstant(*TidOf(multiply, "b")));
-  EXPECT_EQ(*TidOf(multiply, "b"), *TidOf(graph.chains[*graph.init_chain][1], "out"));
+  EXPECT_EQ(*TidOf(multiply, "b"), *TidOf(graph.chains[*graph.fold_chain][1], "out"));
   EXPECT_EQ(*TidOf(multiply, "out"), (Tid{graph.first_output()}));
   EXPECT_EQ(graph.inputs[0].index, graph.first_input());
   EXPECT_EQ(graph.outputs[0].index, graph.first_output());
+}
+
+// The first constant is a dummy of the exporter's, which the init chain gives its value.
+Graph WithInitChain(const std::string& op) {
+  Builder b(3);
+  const Tid doubled = b.Binary("AddNode", b.Constant(0), b.Constant(1));
+  b.Binary("MultiplyNode", b.Input(0), doubled, b.Output());
+  Graph graph = b.graph();
+  graph.init_chain = 1;
+  graph.chains.push_back({{op, {{"a", b.Constant(1)}, {"b", b.Constant(2)}, {"out", b.Constant(0)}}}});
+  return graph;
+}
+
+TEST(PassesTest, AnInitChainOfConstantsRunsOnceAndBeforeWhatIsFolded) {
+  const Graph graph = FoldConstants(WithInitChain("MultiplyNode"));
+  EXPECT_FALSE(graph.init_chain.has_value());
+  ASSERT_TRUE(graph.fold_chain.has_value());
+  EXPECT_THAT(Ops(graph, *graph.fold_chain), ElementsAre("MultiplyNode", "AddNode"));
+}
+
+TEST(PassesTest, AnotherInitChainRunsBeforeWhatIsFoldedToo) {
+  const Graph graph = FoldConstants(WithInitChain("MatmulNode"));
+  EXPECT_FALSE(graph.fold_chain.has_value());
+  ASSERT_TRUE(graph.init_chain.has_value());
+  EXPECT_THAT(Ops(graph, *graph.init_chain), ElementsAre("MatmulNode", "AddNode"));
 }
 
 TEST(PassesTest, AQuantizedLookupBecomesOneOp) {

@@ -1,11 +1,15 @@
 #include "offgraph/program/program.h"
 
+#include <mlx/device.h>
+#include <mlx/transforms.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "offgraph/cache/error.h"
 #include "offgraph/program/flow.h"
+#include "offgraph/program/frame.h"
 #include "offgraph/program/mlx_types.h"
 #include "offgraph/program/passes.h"
 #include "offgraph/program/payload.h"
@@ -35,6 +39,7 @@ class Loader {
     if (!options.optimize) return;
     impl_.graph = Optimize(std::move(impl_.graph), options.exact);
     impl_.interpreter = std::make_unique<Interpreter>(graph_, impl_.name);
+    ComputeConstants(options.lay_out);
   }
 
  private:
@@ -130,6 +135,25 @@ class Loader {
       if (meta == nullptr) Fail(part, "its type and shape are not declared");
       impl_.weights.emplace_back();
       impl_.constants.push_back(WrapConstant(*names[i], *meta, part, weights));
+    }
+  }
+
+  // Constants that follow from others, and weights in the layout of the kernels.
+  void ComputeConstants(bool lay_out) {
+    Frame frame(graph_, *impl_.interpreter);
+    frame.weights = &impl_.weights;
+    for (uint32_t i = 0; i < impl_.constants.size(); ++i) frame.Set(Tid{i}, impl_.constants[i]);
+    if (graph_.fold_chain) {
+      impl_.interpreter->Run(*graph_.fold_chain, frame);
+      impl_.constants.clear();
+      for (uint32_t i = 0; i < graph_.n_constants; ++i) impl_.constants.push_back(frame.Get(Tid{i}));
+      mx::eval(impl_.constants);
+    }
+    if (!lay_out || mx::default_device() != mx::Device::cpu) return;
+    for (const Instruction& instruction : graph_.chains[graph_.main_chain]) {
+      if (instruction.op != "Region") continue;
+      const int64_t body = std::get<int64_t>(FindField(instruction, "body_chain_idx")->value);
+      LayOutLayers(graph_, graph_.chains[static_cast<size_t>(body)], frame, &impl_.packed);
     }
   }
 

@@ -58,6 +58,8 @@ struct LoadOptions {
   // they round them to 12 bits, which is several times faster and moves the first candidate of a small model at about
   // one position in 200.
   bool exact = true;
+  // Lay the weights of such layers out while loading; otherwise the first step does it.
+  bool lay_out = false;
 };
 
 class Program {

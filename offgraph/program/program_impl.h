@@ -13,6 +13,7 @@
 #include "offgraph/program/interpreter.h"
 #include "offgraph/program/position.h"
 #include "offgraph/program/program.h"
+#include "offgraph/program/region.h"
 
 namespace offgraph::program {
 
@@ -20,8 +21,10 @@ struct Program::Impl {
   std::string name;
   Graph graph;
   std::unique_ptr<Interpreter> interpreter;
-  std::vector<mlx::core::array> constants;  // by slot; memory of the weight source
+  std::vector<mlx::core::array> constants;  // by slot: those of the file, then computed ones
   std::vector<WeightBytes> weights;         // by slot; no bytes where the constant does not lie in them
+  // Layers that were laid out at load, until the region that they belong to is lowered. Guarded by MlxMutex.
+  mutable PackedLayers packed;
   std::vector<ValueInfo> inputs;
   std::vector<ValueInfo> outputs;
   std::vector<CacheLayerInfo> cache_layers;

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "offgraph/bytes/kv_store.h"
 #include "offgraph/bytes/region.h"
+#include "offgraph/kernels/packed_weights.h"
 #include "offgraph/kernels/weight_arena.h"
 #include "offgraph/program/frame.h"
 #include "offgraph/program/graph.h"
@@ -42,6 +44,11 @@ struct RegionIndex {
   int64_t rows = 0;
 };
 
+// Linear layers that are laid out for the kernels, by their instructions in the graph.
+struct PackedLayers {
+  std::map<const Instruction*, std::shared_ptr<const kernels::PackedWeights>> layers;
+};
+
 struct LoweredRegion {
   std::shared_ptr<const bytes::Region> region;
   std::vector<Tid> inputs;  // what Region::Run takes, in order
@@ -63,7 +70,8 @@ struct LinearWeights {
   bool fast = false;  // activations may be rounded
 };
 
-// `tokens` is the step's T. On failure the region is null, and `why` names the instruction and the reason.
+// `tokens` is the step's T. On failure the region is null, and `why` names the instruction and the reason. Either way
+// the body's layers are taken out of the frame's packed ones.
 struct LoweringResult {
   std::unique_ptr<LoweredRegion> lowered;
   std::string why;
@@ -84,8 +92,13 @@ bytes::RegionLookup QuantizedLookup(std::array<TableMatrix, 3> table, int bits, 
 
 // Whether the function of the layer has weights of its own, laid out anew: where `fast` allows it and a kernel exists.
 bool IsLaidOutAnew(const LinearWeights& linear);
-// Weights as they lie and fp32 accumulation; or weights that are laid out anew here, in memory of `arena`, after which
-// the arrays of `linear` are not read again.
-bytes::RegionLinear MakeLinear(const LinearWeights& linear, kernels::WeightArena& arena);
+// REQUIRES: IsLaidOutAnew(linear). The arrays of `linear` are not read again.
+std::shared_ptr<const kernels::PackedWeights> LayOut(const LinearWeights& linear, kernels::WeightArena& arena);
+bytes::RegionLinear PackedLinear(std::shared_ptr<const kernels::PackedWeights> packed, kernels::DType round);
+// Weights as they lie, and fp32 accumulation.
+bytes::RegionLinear ExactLinear(const LinearWeights& linear);
+
+// Lays out what can be of a region's body, ahead of its lowering: constants are all that `frame` must hold.
+void LayOutLayers(const Graph& graph, const Chain& body, const Frame& frame, PackedLayers* packed);
 
 }  // namespace offgraph::program

@@ -50,6 +50,11 @@ void RoundTo(kernels::DType type, int64_t rows, const Block& y, kernels::ThreadP
   kernels::Activate(rows, kernels::Activation::kCopy, y, type, y, threads);
 }
 
+// Of a quantized layer.
+int64_t ColumnsOf(const LinearWeights& linear) { return int64_t{linear.weights.front().shape(1)} * 32 / linear.bits; }
+
+}  // namespace
+
 bytes::RegionLinear ExactLinear(const LinearWeights& linear) {
   return [linear](int64_t rows, const Block& x, const Block& y, kernels::ThreadPool& threads) {
     Block part = y;
@@ -62,32 +67,27 @@ bytes::RegionLinear ExactLinear(const LinearWeights& linear) {
   };
 }
 
-// Of a quantized layer.
-int64_t ColumnsOf(const LinearWeights& linear) { return int64_t{linear.weights.front().shape(1)} * 32 / linear.bits; }
-
-bytes::RegionLinear FastLinear(const LinearWeights& linear, kernels::WeightArena& arena) {
-  std::vector<kernels::QuantizedRows> parts;
-  for (size_t n = 0; n < linear.weights.size(); ++n) {
-    parts.push_back({QuantizedOf(linear, n), linear.weights[n].shape(0)});
-  }
-  auto packed =
-      std::make_shared<const kernels::PackedWeights>(parts, ColumnsOf(linear), kernels::ThreadPool::Default(), arena);
-  return [packed, round = linear.round](int64_t rows, const Block& x, const Block& y, kernels::ThreadPool& threads) {
-    const kernels::MatrixView input{x.data, kernels::DType::kFloat32, x.row_stride, 1};
-    kernels::PackedLinear(rows, input, *packed, {y.data, kernels::DType::kFloat32, y.row_stride}, {}, threads);
-    RoundTo(round, rows, y, threads);
-  };
-}
-
-}  // namespace
-
 bool IsLaidOutAnew(const LinearWeights& linear) {
   // Activations share a scale in units of 64; a rest would be a unit of its own that no kernel knows.
   return linear.fast && ColumnsOf(linear) % 64 == 0;
 }
 
-bytes::RegionLinear MakeLinear(const LinearWeights& linear, kernels::WeightArena& arena) {
-  return IsLaidOutAnew(linear) ? FastLinear(linear, arena) : ExactLinear(linear);
+std::shared_ptr<const kernels::PackedWeights> LayOut(const LinearWeights& linear, kernels::WeightArena& arena) {
+  std::vector<kernels::QuantizedRows> parts;
+  for (size_t n = 0; n < linear.weights.size(); ++n) {
+    parts.push_back({QuantizedOf(linear, n), linear.weights[n].shape(0)});
+  }
+  return std::make_shared<const kernels::PackedWeights>(parts, ColumnsOf(linear), kernels::ThreadPool::Default(),
+                                                        arena);
+}
+
+bytes::RegionLinear PackedLinear(std::shared_ptr<const kernels::PackedWeights> packed, kernels::DType round) {
+  return
+      [packed = std::move(packed), round](int64_t rows, const Block& x, const Block& y, kernels::ThreadPool& threads) {
+        const kernels::MatrixView input{x.data, kernels::DType::kFloat32, x.row_stride, 1};
+        kernels::PackedLinear(rows, input, *packed, {y.data, kernels::DType::kFloat32, y.row_stride}, {}, threads);
+        RoundTo(round, rows, y, threads);
+      };
 }
 
 }  // namespace offgraph::program

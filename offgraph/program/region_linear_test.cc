@@ -44,18 +44,17 @@ std::vector<float> Product(const bytes::RegionLinear& linear) {
 TEST(RegionLinearTest, WeightsThatWereLaidOutAnewAreNotReadAgain) {
   kernels::WeightArena arena;
   LinearWeights linear = QuantizedLayer(true);
-  const bytes::RegionLinear product = MakeLinear(linear, arena);
   EXPECT_TRUE(IsLaidOutAnew(linear));
+  const bytes::RegionLinear product = PackedLinear(LayOut(linear, arena), linear.round);
   const std::vector<float> before = Product(product);
   std::fill_n(linear.weights[0].data<uint32_t>(), linear.weights[0].size(), 0U);
   EXPECT_EQ(Product(product), before);
 }
 
 TEST(RegionLinearTest, WeightsThatAreReadInEveryStepStay) {
-  kernels::WeightArena arena;
   LinearWeights linear = QuantizedLayer(false);
-  const bytes::RegionLinear product = MakeLinear(linear, arena);
   EXPECT_FALSE(IsLaidOutAnew(linear));
+  const bytes::RegionLinear product = ExactLinear(linear);
   const std::vector<float> before = Product(product);
   std::fill_n(linear.weights[0].data<uint32_t>(), linear.weights[0].size(), 0U);
   EXPECT_NE(Product(product), before);

@@ -70,6 +70,14 @@ class Lowering {
  public:
   Lowering(const Graph& graph, const Frame& frame, int64_t tokens) : graph_(graph), frame_(frame), tokens_(tokens) {}
 
+  // Takes the layers of `body` that are laid out already.
+  void Take(const Chain& body) {
+    if (frame_.packed == nullptr) return;
+    for (const Instruction& instruction : body) packed_.layers.insert(frame_.packed->layers.extract(&instruction));
+  }
+  // Lays out the layers of `body`, and gives them away.
+  PackedLayers LayOut(const Chain& body);
+
   void Lower(const Instruction& instruction);
   void SaveOutput(Tid out);
   std::unique_ptr<LoweredRegion> Finish();
@@ -106,8 +114,10 @@ class Lowering {
   }
   // Null for a constant that was computed, or lies in memory of its own.
   const WeightBytes* InFile(Tid constant) const {
-    const bool known = frame_.weights != nullptr && constant.index < frame_.weights->size();
-    return known && !(*frame_.weights)[constant.index].bytes.empty() ? &(*frame_.weights)[constant.index] : nullptr;
+    if (frame_.weights == nullptr || constant.index >= frame_.weights->size()) return nullptr;
+    // The slot may have been given another value since.
+    const WeightBytes& in_file = (*frame_.weights)[constant.index];
+    return in_file.bytes.data() == frame_.Get(constant).data<std::byte>() ? &in_file : nullptr;
   }
   const Value& In(const Instruction& i, std::string_view field) const {
     const std::optional<Tid> tid = TidOf(i, field);
@@ -125,9 +135,11 @@ class Lowering {
   }
   size_t IndexInput(Tid tid, int64_t rows);
   RegionValue AngleTable(Tid tid, int64_t dim);
-  LinearWeights WeightsOf(const Instruction& i, int64_t dim) const;
+  LinearWeights WeightsOf(const Instruction& i, std::optional<int64_t> dim) const;
+  void LayOutLayer(const Instruction& i, const LinearWeights& linear);
   TableMatrix TableOf(Tid constant) const;
   void Evict(const Instruction& i);
+  void EvictNeighbours() const;
   int64_t Resolve(const IntOperand& operand);
   static int64_t RankOf(const Value& value) { return value.layout == Layout::kRows ? 3 : 4; }
   static void RequireLastAxis(const Instruction& i, const Value& value) {
@@ -140,6 +152,7 @@ class Lowering {
   int64_t tokens_;
   bytes::RegionBuilder builder_;
   kernels::WeightArena arena_;  // of all layers
+  PackedLayers packed_;
   std::vector<const WeightBytes*> evicted_;
   std::unordered_map<uint32_t, Value> values_;
   std::unordered_map<uint32_t, RegionValue> angle_tables_;
@@ -246,8 +259,8 @@ void Lowering::Norm(const Instruction& i) {
   Out(i, {out, x.layout, type});
 }
 
-// The weights of a linear layer; refuses those that do not fit an input of `dim` columns.
-LinearWeights Lowering::WeightsOf(const Instruction& i, int64_t dim) const {
+// The weights of a linear layer; refuses those that do not fit each other, or an input of `dim` columns.
+LinearWeights Lowering::WeightsOf(const Instruction& i, std::optional<int64_t> dim) const {
   LinearWeights linear;
   const bool quantized = i.op == "QuantizedLinears";
   linear.bits = quantized ? static_cast<int>(*IntOf(i, "bits")) : 0;
@@ -261,7 +274,8 @@ LinearWeights Lowering::WeightsOf(const Instruction& i, int64_t dim) const {
     const mx::array& w = linear.weights[n];
     if (quantized) {
       const int64_t columns = QuantizedColumns(w, linear.scales[n], linear.biases[n], linear.bits, linear.group_size);
-      if (columns != dim) throw NotLowered{"a weight does not fit its input"};
+      if (columns != dim.value_or(columns)) throw NotLowered{"a weight does not fit its input"};
+      dim = columns;
       continue;
     }
     RoundOf(w.dtype());
@@ -289,8 +303,10 @@ void Lowering::Linears(const Instruction& i) {
   linear.round = RoundOf(type);
   int64_t width = 0;
   for (const mx::array& w : linear.weights) width += w.shape(0);
-  const RegionValue all = builder_.Linear(x.at, width, MakeLinear(linear, arena_));
-  if (IsLaidOutAnew(linear)) Evict(i);
+  const auto packed = packed_.layers.find(&i);
+  if (packed == packed_.layers.end() && IsLaidOutAnew(linear)) LayOutLayer(i, linear);
+  const RegionValue all = builder_.Linear(
+      x.at, width, IsLaidOutAnew(linear) ? PackedLinear(packed_.layers[&i], linear.round) : ExactLinear(linear));
   const std::vector<Tid> outs = TidsOf(i, "outs");
   int64_t column = 0;
   for (size_t n = 0; n < outs.size(); ++n) {
@@ -305,6 +321,11 @@ TableMatrix Lowering::TableOf(Tid constant) const {
   return {Constant(constant), in_file != nullptr ? in_file->read : nullptr};
 }
 
+// What lies beside weights was read after they left memory, and the system maps pages with their neighbours.
+void Lowering::EvictNeighbours() const {
+  for (const WeightBytes* weight : evicted_) weight->evict(weight->bytes);
+}
+
 // Gives back the memory of a layer's weights, which will hardly be read again.
 void Lowering::Evict(const Instruction& i) {
   for (const char* field : {"weights", "scales", "biases"}) {
@@ -317,9 +338,27 @@ void Lowering::Evict(const Instruction& i) {
   }
 }
 
+void Lowering::LayOutLayer(const Instruction& i, const LinearWeights& linear) {
+  packed_.layers[&i] = program::LayOut(linear, arena_);
+  Evict(i);
+}
+
+PackedLayers Lowering::LayOut(const Chain& body) {
+  for (const Instruction& i : body) {
+    if (i.op != "QuantizedLinears") continue;
+    try {
+      const LinearWeights linear = WeightsOf(i, std::nullopt);
+      if (IsLaidOutAnew(linear)) LayOutLayer(i, linear);
+    } catch (const NotLowered&) {
+      continue;  // no region will have it
+    }
+  }
+  EvictNeighbours();
+  return std::move(packed_);
+}
+
 std::unique_ptr<LoweredRegion> Lowering::Finish() {
-  // What lies beside weights was read after they left memory, and the system maps pages with their neighbours.
-  for (const WeightBytes* weight : evicted_) weight->evict(weight->bytes);
+  EvictNeighbours();
   result_->region = builder_.Build();
   return std::move(result_);
 }
@@ -547,9 +586,14 @@ void Lowering::SaveOutput(Tid out) {
 
 }  // namespace
 
+void LayOutLayers(const Graph& graph, const Chain& body, const Frame& frame, PackedLayers* packed) {
+  packed->layers.merge(Lowering(graph, frame, 0).LayOut(body).layers);
+}
+
 LoweringResult LowerRegion(const Graph& graph, const Chain& body, const std::vector<Tid>& outs, const Frame& frame,
                            int64_t tokens) {
   Lowering lowering(graph, frame, tokens);
+  lowering.Take(body);
   std::string place;
   try {
     for (const Instruction& instruction : body) {
