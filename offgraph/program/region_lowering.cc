@@ -303,8 +303,7 @@ void Lowering::Linears(const Instruction& i) {
   linear.round = RoundOf(type);
   int64_t width = 0;
   for (const mx::array& w : linear.weights) width += w.shape(0);
-  const auto packed = packed_.layers.find(&i);
-  if (packed == packed_.layers.end() && IsLaidOutAnew(linear)) LayOutLayer(i, linear);
+  if (IsLaidOutAnew(linear)) LayOutLayer(i, linear);
   const RegionValue all = builder_.Linear(
       x.at, width, IsLaidOutAnew(linear) ? PackedLinear(packed_.layers[&i], linear.round) : ExactLinear(linear));
   const std::vector<Tid> outs = TidsOf(i, "outs");
@@ -339,7 +338,8 @@ void Lowering::Evict(const Instruction& i) {
 }
 
 void Lowering::LayOutLayer(const Instruction& i, const LinearWeights& linear) {
-  packed_.layers[&i] = program::LayOut(linear, arena_);
+  std::shared_ptr<const kernels::PackedWeights>& packed = packed_.layers[&i];
+  if (packed == nullptr) packed = program::LayOut(linear, arena_);
   Evict(i);
 }
 
