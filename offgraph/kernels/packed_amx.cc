@@ -37,8 +37,8 @@ constexpr TileConfig kWideConfig = MakeConfig(32);
 
 // A block of weights, ready for the registers.
 struct Block {
-  uint8_t* tiles;  // [k / 32][kTileBytes], of which wide codes use half
-  float* scales;   // [groups][16]
+  uint8_t* tiles;  // [k / 32, rounded up to even][kTileBytes], of which wide codes use half
+  float* scales;   // [groups + 1][16], of which the last are zeros
   float* biases;   // likewise, where the weights have them
 };
 
@@ -50,6 +50,7 @@ void UnpackCodes(const PackedWeights& w, int64_t block, uint8_t* tiles) {
   for (int64_t k = 0; k < w.k(); k += kPackedTile, in += kBits * 64, tiles += kTileBytes) {
 #pragma GCC unroll 8
     for (int64_t i = 0; i < kBits; ++i) {
+      __builtin_prefetch(in + kPackedAhead + i * 64);
       const __m512i bytes = V::Load(in + i * 64);
 #pragma GCC unroll 4
       for (int64_t j = 0; j < 8 / kBits; ++j) {
@@ -65,6 +66,7 @@ void UnpackCodes(const PackedWeights& w, int64_t block, uint8_t* tiles) {
       }
     }
   }
+  if (w.k() % kPackedUnit != 0) std::memset(tiles, 0, kTileBytes);
 }
 
 // Scales or biases of a block as fp32.
@@ -73,6 +75,7 @@ void UnpackFloats(DType type, const uint8_t* from, int64_t groups, int64_t block
   for (int64_t group = 0; group < groups; ++group) {
     V::Store(to + group * kPackedBlock, V::LoadFloats(type, from + (block * groups + group) * bytes));
   }
+  V::Store(to + groups * kPackedBlock, V::ZeroFloat());
 }
 
 void Unpack(const PackedJob& job, int64_t block, const Block& out) {
@@ -93,51 +96,47 @@ void Unpack(const PackedJob& job, int64_t block, const Block& out) {
   asm volatile("" ::: "memory");
 }
 
-// Batches of activations times a block of weights, unit after unit. The tile unit is busy only where a register is
-// stored long after its last product and just before its next, and the vector units work beside it only where their
-// instructions come between. So one turn of the loop
-//   stores what registers still hold of an earlier unit, and starts the next unit in them,
-//   and scales the integers that the turn before stored.
-template <bool kWide, bool kBiases>
+// Batches of activations times a block of weights, unit after unit. A register takes long from its first product to its
+// last stored row, so units take turns: a turn
+//   scales the integers that the turn before it stored,
+//   stores in their place what a set of registers holds of an earlier unit, and starts its own unit in them.
+// Narrow codes need two registers a unit, so that there are two sets; wide codes need all four. kLong: pieces have two
+// tiles, else one.
+//
+// What a turn needs to find its tiles lives in general registers: a load of it could wait for the stores of tiles
+// before it, where the addresses agree in their lowest 12 bits.
+template <bool kWide, bool kBiases, bool kLong>
 class BlockProduct {
  public:
-  BlockProduct(const PackedJob& job, const Block& block)
-      : job_(job),
-        block_(block),
-        tiles_(job.w->k() / kPackedTile),
-        long_pieces_(job.w->group_size() >= kPackedUnit),
-        group_shift_(job.w->group_size() > kPackedUnit ? 1 : 0) {}
-
+  // Units [first_unit, last_unit) of the batches. They are added to the sums, which unit 0 sets.
   // sums [16 batches][kPackedPair]
-  void Run(int64_t first_batch, int64_t batches, float* sums) {
-    const int64_t turns = batches * job_.units;
-    Place started = {first_batch, 0};
-    Place scaled = {first_batch, 0};
-    __m512 totals[kPackedBlock] = {};
-    for (int64_t turn = 0; turn < turns + kLag; ++turn) {
-      int32_t* out = dots_[turn % 2];
-      const bool second_set = !kWide && turn % 2 != 0;
-      if (turn < turns) {
-        second_set ? Start<1>(started, out) : Start<0>(started, out);
-        Advance(started);
-      } else {
-        second_set ? StoreDots<1>(out) : StoreDots<0>(out);
-      }
-      if (turn < kLag) continue;
-      const int32_t* dots = dots_[1 - turn % 2];
-      if (Pieces(scaled.unit) == 2) {
-        Scale<2>(dots, scaled, totals);
-      } else {
-        Scale<1>(dots, scaled, totals);
-      }
-      Advance(scaled);
-      if (scaled.unit != 0) continue;
-#pragma GCC unroll 16
-      for (int64_t row = 0; row < kPackedBlock; ++row) {
-        _mm512_store_ps(sums + row * kPackedPair, totals[row]);
-        totals[row] = _mm512_setzero_ps();
-      }
-      sums += kPackedBlock * kPackedPair;
+  static void Run(const PackedJob& job, const Block& block, int64_t first_batch, int64_t batches, int64_t first_unit,
+                  int64_t last_unit, float* sums) {
+    alignas(64) int32_t dots[kPieces * kPieceDots];
+    const int64_t tiles = job.w->k() / kPackedTile;
+    const int64_t turns = batches * (last_unit - first_unit);
+    Started started;
+    started.unit = first_unit;
+    started.x = job.x.codes + (first_batch * tiles + first_unit * 2) * kTileBytes;
+    Scaled scaled;
+    scaled.unit = first_unit;
+    scaled.unit_scales = job.x.scales + (first_batch * job.units + first_unit) * kPackedBlock;
+    scaled.factors = job.x.bias_factors + (first_batch * job.pieces + first_unit * kPieces) * kPackedBlock;
+    Bounds bounds;
+    bounds.first = first_unit;
+    bounds.last = last_unit;
+    bounds.more_x = (tiles - (last_unit - first_unit) * 2) * kTileBytes;
+    bounds.more_units = (job.units - (last_unit - first_unit)) * kPackedBlock;
+    bounds.more_pieces = (job.pieces - (last_unit - first_unit) * kPieces) * kPackedBlock;
+    bounds.group_shift = job.w->group_size() > kPackedUnit ? 1 : 0;
+    bounds.rest = tiles % 2 != 0 ? job.units - 1 : -1;
+    __m512 totals[kPackedBlock];
+    Begin(first_unit, sums, totals);
+    // The first turns have nothing to store and nothing to scale yet, the last ones nothing to start.
+    int64_t turn = 0;
+    for (; turn < turns + kLag; turn += 2) {
+      Turn<0>(turn, turns, block, bounds, dots, started, scaled, totals, sums);
+      Turn<1>(turn + 1, turns, block, bounds, dots, started, scaled, totals, sums);
     }
   }
 
@@ -145,20 +144,67 @@ class BlockProduct {
   // The integers of a register, and of a piece: hi and lo apart where codes are wide.
   static constexpr int64_t kDots = kPackedBlock * kPackedBlock;
   static constexpr int64_t kPieceDots = kWide ? 2 * kDots : kDots;
-  // Turns from the start of a unit to its scaling. Narrow codes need two registers a unit, so that two sets take turns.
-  static constexpr int64_t kLag = kWide ? 2 : 3;
+  static constexpr int64_t kPieces = kLong ? 1 : 2;  // of a unit
+  static constexpr int64_t kLag = kWide ? 2 : 3;     // turns from the start of a unit to its scaling
 
-  struct Place {
-    int64_t batch;
-    int64_t unit;
+  // The units of a batch here, and what lies between the last of a batch and the first of the next.
+  struct Bounds {
+    int64_t first;
+    int64_t last;
+    int64_t more_x;
+    int64_t more_units;
+    int64_t more_pieces;
+    int group_shift;  // from long pieces to groups
+    int64_t rest;     // the unit that has only one tile; -1: none
   };
-  void Advance(Place& place) const {
-    if (++place.unit < job_.units) return;
-    place.unit = 0;
-    ++place.batch;
+  struct Started {
+    int64_t unit;
+    const int8_t* x;
+  };
+  struct Scaled {
+    int64_t unit;
+    const float* unit_scales;
+    const float* factors;
+  };
+
+  // The totals of a batch before its first unit here.
+  static inline __attribute__((always_inline)) void Begin(int64_t first_unit, const float* sums, __m512* totals) {
+#pragma GCC unroll 16
+    for (int64_t row = 0; row < kPackedBlock; ++row) {
+      totals[row] = first_unit == 0 ? _mm512_setzero_ps() : _mm512_load_ps(sums + row * kPackedPair);
+    }
   }
 
-  int64_t Pieces(int64_t unit) const { return long_pieces_ || unit * 2 + 1 == tiles_ ? 1 : 2; }
+  template <int kParity>
+  static inline __attribute__((always_inline)) void Turn(int64_t turn, int64_t turns, const Block& block,
+                                                         const Bounds& bounds, int32_t* dots, Started& started,
+                                                         Scaled& scaled, __m512* totals, float*& sums) {
+    constexpr int kSet = kWide ? 0 : kParity;
+    if (turn >= kLag && turn < turns + kLag) {
+      Scale(dots, block, bounds, scaled, totals);
+      scaled.unit_scales += kPackedBlock;
+      scaled.factors += kPieces * kPackedBlock;
+      if (++scaled.unit == bounds.last) {
+        scaled.unit = bounds.first;
+        scaled.unit_scales += bounds.more_units;
+        scaled.factors += bounds.more_pieces;
+#pragma GCC unroll 16
+        for (int64_t row = 0; row < kPackedBlock; ++row) _mm512_store_ps(sums + row * kPackedPair, totals[row]);
+        sums += kPackedBlock * kPackedPair;
+        if (turn + 1 < turns + kLag) Begin(bounds.first, sums, totals);
+      }
+    }
+    if (turn < turns) {
+      Start<kSet>(started.x, block.tiles + started.unit * 2 * kTileBytes, dots);
+      started.x += 2 * kTileBytes;
+      if (++started.unit == bounds.last) {
+        started.unit = bounds.first;
+        started.x += bounds.more_x;
+      }
+    } else {
+      StoreDots<kSet>(dots);
+    }
+  }
 
   // Intrinsics want literal registers. Narrow: pieces are 0 and 1, or 2 and 3. Wide: hi and lo of the first are 0 and
   // 1, of the second 2 and 3.
@@ -166,21 +212,20 @@ class BlockProduct {
   static inline __attribute__((always_inline)) void StoreDots(int32_t* dots) {
     if constexpr (kSet == 0) {
       _tile_stored(0, dots, 64);
-      _tile_stored(1, dots + kDots, 64);
+      if constexpr (kWide || !kLong) _tile_stored(1, dots + kDots, 64);
+    } else {
+      _tile_stored(2, dots, 64);
+      if constexpr (!kLong) _tile_stored(3, dots + kDots, 64);
     }
-    if constexpr (kSet == 1 || kWide) {
-      _tile_stored(2, dots + (kWide ? 2 * kDots : 0), 64);
-      _tile_stored(3, dots + (kWide ? 3 : 1) * kDots, 64);
+    if constexpr (kWide && !kLong) {
+      _tile_stored(2, dots + 2 * kDots, 64);
+      _tile_stored(3, dots + 3 * kDots, 64);
     }
   }
 
-  // A long piece takes two tiles.
+  // Where a unit has only one tile, the second of the weights is zeros.
   template <int kSet>
-  inline __attribute__((always_inline)) void Start(const Place& place, int32_t* before) {
-    const int64_t tile = place.unit * 2;
-    const bool second = tile + 1 < tiles_;
-    const uint8_t* weights = block_.tiles + tile * kTileBytes;
-    const int8_t* x = job_.x.codes + (place.batch * tiles_ + tile) * kTileBytes;
+  static inline __attribute__((always_inline)) void Start(const int8_t* x, const uint8_t* weights, int32_t* before) {
     _tile_loadd(4, x, 64);
     _tile_loadd(6, weights, 64);
     StoreDots<kSet>(before);
@@ -190,35 +235,21 @@ class BlockProduct {
       _tile_loadd(5, x + kPackedTile, 64);
       _tile_zero(1);
       Dot<1, 5, 6>();
-      if (!second) return;
       _tile_loadd(4, x + kTileBytes, 64);
       _tile_loadd(7, weights + kTileBytes, 64);
-      if (long_pieces_) {
-        Dot<0, 4, 7>();
-      } else {
-        _tile_zero(2);
-        Dot<2, 4, 7>();
-      }
+      if constexpr (!kLong) _tile_zero(2);
+      Dot<kLong ? 0 : 2, 4, 7>();
       _tile_loadd(5, x + kTileBytes + kPackedTile, 64);
-      if (long_pieces_) {
-        Dot<1, 5, 7>();
-      } else {
-        _tile_zero(3);
-        Dot<3, 5, 7>();
-      }
+      if constexpr (!kLong) _tile_zero(3);
+      Dot<kLong ? 1 : 3, 5, 7>();
     } else {
       constexpr int kFirst = 2 * kSet;
       Zero<kFirst>();
       Dot<kFirst, 4, 6>();
-      if (!second) return;
       _tile_loadd(5, x + kTileBytes, 64);
       _tile_loadd(7, weights + kTileBytes, 64);
-      if (long_pieces_) {
-        Dot<kFirst, 5, 7>();
-      } else {
-        Zero<kFirst + 1>();
-        Dot<kFirst + 1, 5, 7>();
-      }
+      if constexpr (!kLong) Zero<kFirst + 1>();
+      Dot<kLong ? kFirst : kFirst + 1, 5, 7>();
     }
   }
 
@@ -253,71 +284,78 @@ class BlockProduct {
 #undef OFFGRAPH_DOT
   }
 
-  // Adds a unit's integers to the totals, as packed_weights.h says.
-  template <int kPieces>
-  inline __attribute__((always_inline)) void Scale(const int32_t* dots, const Place& place, __m512* totals) const {
-    const int64_t piece = long_pieces_ ? place.unit : place.unit * 2;
-    const float* unit_scales = job_.x.scales + (place.batch * job_.units + place.unit) * kPackedBlock;
-    [[maybe_unused]] const float* factors =
-        kBiases ? job_.x.bias_factors + (place.batch * job_.pieces + piece) * kPackedBlock : nullptr;
-    __m512 scales[kPieces];
-    [[maybe_unused]] __m512 biases[kPieces];
-    for (int64_t p = 0; p < kPieces; ++p) {
-      const int64_t at = ((piece + p) >> group_shift_) * kPackedBlock;
-      scales[p] = _mm512_load_ps(block_.scales + at);
-      if constexpr (kBiases) biases[p] = _mm512_load_ps(block_.biases + at);
-    }
+  // Adds a unit's integers to the totals, as packed_weights.h says. The piece that a last unit lacks has zeros for
+  // integers, scales and biases, and adds nothing.
+  static inline __attribute__((always_inline)) void Scale(const int32_t* dots, const Block& block, const Bounds& bounds,
+                                                          const Scaled& place, __m512* totals) {
+    const float* unit_scales = place.unit_scales;
+    const int64_t group = kLong ? place.unit >> bounds.group_shift : place.unit * 2;
+    const float* scales = block.scales + group * kPackedBlock;
+    [[maybe_unused]] const float* biases = block.biases + group * kPackedBlock;
+    [[maybe_unused]] const float* factors[2] = {place.factors, place.factors + kPackedBlock};
+    if (place.unit == bounds.rest) factors[1] = place.factors;  // some finite number
+    const __m512 first_scale = _mm512_load_ps(scales);
+    [[maybe_unused]] const __m512 second_scale = _mm512_load_ps(scales + (kLong ? 0 : kPackedBlock));
 #pragma GCC unroll 16
     for (int64_t row = 0; row < kPackedBlock; ++row) {
-      __m512 part = _mm512_setzero_ps();
-#pragma GCC unroll 2
-      for (int64_t p = 0; p < kPieces; ++p) {
-        __m512i dot = _mm512_load_si512(dots + p * kPieceDots + row * 16);
-        if constexpr (kWide) dot = V::Combine(dot, _mm512_load_si512(dots + p * kPieceDots + kDots + row * 16));
-        part = _mm512_fmadd_ps(V::ToFloat(dot), scales[p], part);
-      }
+      __m512 part = _mm512_fmadd_ps(DotOf(dots, row), first_scale, _mm512_setzero_ps());
+      if constexpr (!kLong) part = _mm512_fmadd_ps(DotOf(dots + kPieceDots, row), second_scale, part);
       totals[row] = _mm512_fmadd_ps(part, _mm512_set1_ps(unit_scales[row]), totals[row]);
       if constexpr (kBiases) {
 #pragma GCC unroll 2
         for (int64_t p = 0; p < kPieces; ++p) {
-          totals[row] = _mm512_fmadd_ps(biases[p], _mm512_set1_ps(factors[p * kPackedBlock + row]), totals[row]);
+          totals[row] =
+              _mm512_fmadd_ps(_mm512_load_ps(biases + p * kPackedBlock), _mm512_set1_ps(factors[p][row]), totals[row]);
         }
       }
     }
   }
 
-  const PackedJob& job_;
-  const Block& block_;
-  const int64_t tiles_;
-  const bool long_pieces_;  // of two tiles; the units' own
-  const int group_shift_;   // from pieces to groups
-  alignas(64) int32_t dots_[2][2 * kPieceDots] = {};
+  static inline __attribute__((always_inline)) __m512 DotOf(const int32_t* dots, int64_t row) {
+    __m512i dot = _mm512_load_si512(dots + row * 16);
+    if constexpr (kWide) dot = V::Combine(dot, _mm512_load_si512(dots + kDots + row * 16));
+    return V::ToFloat(dot);
+  }
 };
 
-template <bool kWide, bool kBiases>
-void MultiplyBlock(const PackedJob& job, const Block& block, int64_t row, int64_t rows, float* sums) {
-  BlockProduct<kWide, kBiases> product(job, block);
-  product.Run(row / kPackedBlock, rows / kPackedBlock, sums);
+// So many units of a block's weights stay in the nearest cache, beside the activations that pass by.
+constexpr int64_t kMostUnits = 12;
+
+template <bool kWide, bool kBiases, bool kLong>
+void MultiplyBlock(const PackedJob& job, const Block& block, const PackedTask& task, float* sums) {
+  const int64_t parts = (job.units + kMostUnits - 1) / kMostUnits;
+  for (int64_t part = 0; part < parts; ++part) {
+    BlockProduct<kWide, kBiases, kLong>::Run(job, block, task.row / kPackedBlock, task.rows / kPackedBlock,
+                                             job.units * part / parts, job.units * (part + 1) / parts, sums);
+  }
+}
+
+using MultiplyFunction = void (*)(const PackedJob& job, const Block& block, const PackedTask& task, float* sums);
+template <bool... kKnown>
+MultiplyFunction Choose() {
+  return MultiplyBlock<kKnown...>;
+}
+template <bool... kKnown, class... More>
+MultiplyFunction Choose(bool next, More... more) {
+  return next ? Choose<kKnown..., true>(more...) : Choose<kKnown..., false>(more...);
 }
 
 }  // namespace
 
 void MultiplyAmx(const PackedJob& job, const PackedTask& task) {
   const PackedWeights& w = *job.w;
-  const int64_t tile_bytes = w.k() / kPackedTile * kTileBytes;
-  const int64_t floats = job.groups * kPackedBlock;
+  const int64_t tile_bytes = job.units * 2 * kTileBytes;
+  const int64_t floats = (job.groups + 1) * kPackedBlock;
   auto* memory = ThreadScratch<struct AmxTag>::Get<uint8_t>(static_cast<size_t>(tile_bytes + 2 * floats * 4));
   const Block block = {memory, reinterpret_cast<float*>(memory + tile_bytes),
                        reinterpret_cast<float*>(memory + tile_bytes) + floats};
   const bool wide = w.code_bits() == 8;
-  const auto multiply = wide ? (w.has_biases() ? MultiplyBlock<true, true> : MultiplyBlock<true, false>)
-                             : (w.has_biases() ? MultiplyBlock<false, true> : MultiplyBlock<false, false>);
-  _tile_loadconfig(wide ? &kWideConfig : &kNarrowConfig);
+  const MultiplyFunction multiply = Choose(wide, w.has_biases(), w.group_size() >= kPackedUnit);
+  const TileScope tiles(wide ? kWideConfig : kNarrowConfig);
   for (int64_t i = 0; i < task.blocks; ++i) {
     Unpack(job, task.block + i, block);
-    multiply(job, block, task.row, task.rows, task.sums + i / 2 * task.rows * kPackedPair + i % 2 * kPackedBlock);
+    multiply(job, block, task, task.sums + i / 2 * task.rows * kPackedPair + i % 2 * kPackedBlock);
   }
-  _tile_release();
 }
 
 }  // namespace offgraph::kernels

@@ -13,6 +13,9 @@ namespace offgraph::kernels {
 inline constexpr int64_t kPackedBlock = 16;  // rows of weights in a block
 inline constexpr int64_t kPackedTile = 32;   // columns in a tile
 inline constexpr int64_t kPackedUnit = 64;   // activations that share a scale
+// Bytes ahead of its use that weights are asked for. The processor's own prefetcher stops at the end of each page, and
+// starts anew in each layer.
+inline constexpr int64_t kPackedAhead = 4096;
 inline constexpr float kPackedLargest = 2039.0F;
 
 // Rows of activations. In batches of `batch` rows (the last one is filled up with zeros), so that a tile of 16 rows

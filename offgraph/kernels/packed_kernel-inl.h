@@ -75,11 +75,15 @@ __attribute__((noinline)) void MultiplyBlock(const PackedJob& job, int64_t row, 
         lo[m] = V::SetInt(zero_sums[p * kRows + m]);
       }
       for (int64_t tile = 0; tile < tiles_per_piece; ++tile) {
+#pragma GCC unroll 8
+        for (int64_t i = 0; i < kBits; ++i) __builtin_prefetch(codes + kPackedAhead + i * 64);
         AddTile<V, kBits, kRows>(codes, x, hi, lo);
         codes += kBits * 64;
         x += kRows * 64;
       }
-      const Float scale = V::LoadFloats(type, scales + p / pieces_per_group * group_bytes);
+      const uint8_t* group_scales = scales + p / pieces_per_group * group_bytes;
+      __builtin_prefetch(group_scales + kPackedAhead / 8);
+      const Float scale = V::LoadFloats(type, group_scales);
 #pragma GCC unroll 4
       for (int64_t m = 0; m < kRows; ++m) part[m] = V::MulAdd(V::ToFloat(V::Combine(hi[m], lo[m])), scale, part[m]);
     }

@@ -1,8 +1,10 @@
 // The fast mode's driver: quantizes rows of activations, hands pieces of the product to the kernels of an instruction
 // set, and finishes the sums.
+#include <algorithm>
 #include <array>
 #include <limits>
 
+#include "offgraph/kernels/amx.h"
 #include "offgraph/kernels/isa.h"
 #include "offgraph/kernels/packed_job.h"
 #include "offgraph/kernels/packed_weights.h"
@@ -87,21 +89,30 @@ void QuantizeRow(const MatrixView& view, int64_t row, const PackedWeights& w, co
   }
 }
 
-// Rows [row, row + rows), columns [begin, begin + count) of y. `sums` is [rows][kPackedPair], or one row of `count`.
+// Rows [row, row + rows), columns [begin, begin + count) of y. sums [count / kPackedPair][stride][kPackedPair], of
+// which the content is lost.
 void FinishSums(const Epilogue& epilogue, const MutableMatrixView& y, int64_t row, int64_t rows, int64_t begin,
-                int64_t count, float* sums) {
-  constexpr int64_t kAtOnce = 256;
-  alignas(64) float addend[kAtOnce];
+                int64_t count, int64_t stride, float* sums) {
+  // With one row, the sums of all pairs lie side by side.
+  const int64_t width = stride == 1 ? 8 * kPackedPair : kPackedPair;
+  alignas(64) float addend[8 * kPackedPair];
   // Rows of y are pages apart: their lines are asked for ahead of the stores.
-  constexpr int64_t kAhead = 16;
+  constexpr int64_t kAhead = 4;
   const auto element = static_cast<int64_t>(SizeOf(y.type));
+  const bool plain = epilogue.alpha == 1.0F && epilogue.addend.data == nullptr && y.type == DType::kFloat32;
   char* ahead = static_cast<char*>(y.data) + ((row + kAhead) * y.row_stride + begin) * element;
   for (int64_t r = 0; r < rows; ++r, ahead += y.row_stride * element) {
     if (r + kAhead < rows) {
       for (int64_t byte = 0; byte < count * element; byte += 64) __builtin_prefetch(ahead + byte, 1);
     }
-    for (int64_t i = 0; i < count; i += kAtOnce) {
-      FinishRow(epilogue, y, row + r, begin + i, std::min(kAtOnce, count - i), sums + r * kPackedPair + i, addend);
+    for (int64_t i = 0; i < count; i += width) {
+      const int64_t some = std::min(width, count - i);
+      float* from = sums + i * stride + r * kPackedPair;
+      if (plain) {
+        std::copy_n(from, some, static_cast<float*>(y.data) + (row + r) * y.row_stride + begin + i);
+      } else {
+        FinishRow(epilogue, y, row + r, begin + i, some, from, addend);
+      }
     }
   }
 }
@@ -118,6 +129,9 @@ HWY_EXPORT(FinishSums);
 
 // Rows of x that are quantized at once; they stay in the second-level cache.
 constexpr int64_t kSlabRows = 256;
+
+// Pairs of blocks that such a slab is multiplied by before its rows are finished.
+constexpr int64_t kPairsTogether = 4;
 
 using Kernel = void (*)(const PackedJob& job, const PackedTask& task);
 
@@ -146,7 +160,7 @@ Method Choose(DotIsa isa, int64_t rows, const PackedWeights& w) {
 struct RowsMemory {
   RowsMemory(const PackedWeights& w, int64_t padded_rows, int64_t units, int64_t pieces) {
     const auto bytes_of = [&](int64_t count) { return (count * 4 + 63) / 64 * 64; };
-    const int64_t code_bytes = padded_rows * w.k() * 2;
+    const int64_t code_bytes = padded_rows * w.k() * 2 + kTileBytes;  // kernels read a tile more
     auto* memory = ThreadScratch<struct PackedRowsTag>::Get<uint8_t>(
         static_cast<size_t>(code_bytes + bytes_of(padded_rows * units) + 2 * bytes_of(padded_rows * pieces)));
     codes = reinterpret_cast<int8_t*>(memory);
@@ -176,6 +190,7 @@ PackedJob QuantizeSlab(const MatrixView& x, int64_t first, int64_t rows, const P
   const RowsMemory memory(w, padded, job.units, job.pieces);
   job.x = {memory.codes, memory.scales, memory.zero_sums, memory.bias_factors, batch};
   static constexpr float kZeros[kPackedUnit] = {};
+  const auto quantize = HWY_DYNAMIC_DISPATCH(QuantizeRow);
   threads.ParallelFor(static_cast<size_t>(padded), static_cast<size_t>(16384 / w.k() + 1),
                       [&](size_t begin, size_t end) {
                         for (auto row = static_cast<int64_t>(begin); row < static_cast<int64_t>(end); ++row) {
@@ -190,7 +205,7 @@ PackedJob QuantizeSlab(const MatrixView& x, int64_t first, int64_t rows, const P
                           }
                           const MatrixView zeros = {kZeros, DType::kFloat32, 0, 0};
                           const bool real = row < rows;
-                          HWY_DYNAMIC_DISPATCH(QuantizeRow)(real ? x : zeros, real ? first + row : 0, w, out);
+                          quantize(real ? x : zeros, real ? first + row : 0, w, out);
                         }
                       });
   return job;
@@ -202,6 +217,7 @@ void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeight
                   const Epilogue& epilogue, ThreadPool& threads) {
   const int64_t blocks = (w.n() + kPackedBlock - 1) / kPackedBlock;
   const int64_t pairs = (blocks + 1) / 2;
+  const auto finish = HWY_DYNAMIC_DISPATCH(FinishSums);
   for (int64_t slab = 0; slab < m; slab += kSlabRows) {
     const int64_t rows = std::min(kSlabRows, m - slab);
     const Method method = Choose(isa, rows, w);
@@ -210,17 +226,19 @@ void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeight
     const auto workers = static_cast<int64_t>(threads.threads());
     const int64_t splits = std::clamp<int64_t>(workers * 2 / pairs, 1, (rows + 31) / 32);
     const int64_t split_rows = ((rows + splits - 1) / splits + 31) / 32 * 32;
-    // About 10 microseconds of work in a piece at least, and several pieces for each thread.
+    // About 10 microseconds of work in a piece at least, and several pieces for each thread; few where rows are few,
+    // since memory is read faster in long runs.
     const int64_t task_products = std::min(rows, split_rows) * kPackedPair * w.k();
-    const int64_t grain = std::clamp<int64_t>((int64_t{512} * 1024) / task_products, 1,
-                                              std::max<int64_t>(pairs * splits / (workers * 4), 1));
+    const int64_t pieces = workers * (rows > kPackedBlock ? 4 : 2);
+    const int64_t grain =
+        std::clamp<int64_t>((int64_t{512} * 1024) / task_products, 1, std::max<int64_t>(pairs * splits / pieces, 1));
     threads.ParallelFor(static_cast<size_t>(pairs * splits), static_cast<size_t>(grain), [&](size_t begin, size_t end) {
       for (auto i = static_cast<int64_t>(begin); i < static_cast<int64_t>(end);) {
         const int64_t split = i / pairs;
         const int64_t first_pair = i % pairs;
-        // Neighbours go together where they are few rows, so that the kernel walks on through memory.
-        const int64_t last_pair =
-            rows > method.batch ? first_pair + 1 : std::min(pairs, first_pair + static_cast<int64_t>(end) - i);
+        // Neighbours go together, so that the kernel walks on through memory and rows of y are written in longer runs.
+        const int64_t most = rows > method.batch ? kPairsTogether : pairs;
+        const int64_t last_pair = std::min({pairs, first_pair + static_cast<int64_t>(end) - i, first_pair + most});
         i += last_pair - first_pair;
         const int64_t row = split * split_rows;
         const int64_t real_rows = std::min(split_rows, rows - row);
@@ -233,13 +251,9 @@ void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeight
         task.sums = ThreadScratch<struct SumsTag>::Get<float>(
             static_cast<size_t>((last_pair - first_pair) * task.rows * kPackedPair));
         method.kernel(job, task);
-        // With one row, the sums of all pairs lie side by side.
-        const int64_t width = task.rows == 1 ? (last_pair - first_pair) * kPackedPair : kPackedPair;
-        for (int64_t column = first_pair * kPackedPair; column < last_pair * kPackedPair; column += width) {
-          const int64_t count = std::min(width, w.n() - column);
-          float* sums = task.sums + (column - first_pair * kPackedPair) * task.rows;
-          HWY_DYNAMIC_DISPATCH(FinishSums)(epilogue, y, slab + row, real_rows, column, count, sums);
-        }
+        const int64_t column = first_pair * kPackedPair;
+        const int64_t count = std::min(last_pair * kPackedPair, w.n()) - column;
+        finish(epilogue, y, slab + row, real_rows, column, count, task.rows, task.sums);
       }
     });
   }
