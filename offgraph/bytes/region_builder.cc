@@ -176,11 +176,9 @@ RegionValue RegionBuilder::Attend(const RegionValue& q, const RegionValue& k, co
   const size_t index = impl_->n_attends++;
   impl_->stages.push_back({[=](const RegionRun& run) {
                              const Block to = run.BlockOf(out);
-                             (*run.attends)[index](ViewOf(run.BlockOf(q)), ViewOf(run.BlockOf(k)),
-                                                   ViewOf(run.BlockOf(v)),
-                                                   {to.data, kernels::DType::kFloat32, to.head_stride, to.row_stride});
-                             if (round == kernels::DType::kFloat32) return;
-                             kernels::Activate(run.rows, kernels::Activation::kCopy, to, round, to, *run.threads);
+                             (*run.attends)[index](
+                                 ViewOf(run.BlockOf(q)), ViewOf(run.BlockOf(k)), ViewOf(run.BlockOf(v)),
+                                 {to.data, kernels::DType::kFloat32, to.head_stride, to.row_stride, round});
                            },
                            {q.buffer, k.buffer, v.buffer},
                            {out.buffer},

@@ -160,6 +160,11 @@ void LoadQueries(const AttentionCall& call, const Queries& queries, float* to) {
 // Writes the result of query `r`: sum / state.sum. `sum` is overwritten.
 void StoreOutput(const AttentionCall& call, const Queries& queries, size_t r, const SoftmaxState& state, float* sum) {
   Normalize(state, call.v_padded, sum);
+  WithType(call.out.round, [&](auto type) HWY_ATTR {
+    if (type() == DType::kFloat32) return;
+    const F32 d;
+    for (size_t i = 0; i < call.v_padded; i += kLanes) hn::StoreU(Round<type()>(hn::LoadU(d, sum + i)), d, sum + i);
+  });
   const int64_t element = call.Head(queries, r) * call.out.head_stride + call.Token(queries, r) * call.out.token_stride;
   WithType(call.out.type, [&](auto type) HWY_ATTR {
     uint8_t* to = static_cast<uint8_t*>(call.out.data) + element * static_cast<int64_t>(SizeOf(type));

@@ -46,6 +46,7 @@ struct MutableHeadsView {
   DType type = DType::kFloat32;
   int64_t head_stride = 0;
   int64_t token_stride = 0;
+  DType round = DType::kFloat32;  // elements are rounded to what this type holds before they are stored
 };
 
 // One sequence's part of a step: tokens [token_offset, token_offset + tokens) of the step, at logical positions

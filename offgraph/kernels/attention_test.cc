@@ -332,5 +332,33 @@ TEST(AttentionTest, HeadMajorViewsGiveTheSame) {
   });
 }
 
+TEST(AttentionTest, RoundedResultsAreThoseOfTheNarrowType) {
+  ThreadPool threads(2);
+  std::mt19937 random(5);
+  constexpr int64_t kLength = 90;
+  for (const DType type : {DType::kFloat16, DType::kBFloat16}) {
+    const Shape shape{.n_heads = 3, .n_kv_heads = 1, .k_dim = 20, .v_dim = 20};
+    const Sequence sequence(shape, kLength, random);
+    ForEachTarget([&](const std::string& target) {
+      Pool pool(shape, kLength);
+      Tensor wide(kLength, shape.n_heads, shape.v_dim, DType::kFloat32);
+      RunStep(shape, sequence, pool, 0, {}, wide, threads);
+      const std::vector<RowRun> all = RunsOf(FlatRows(kLength), 0, kLength);
+      for (const int64_t first : {int64_t{0}, kLength - 1}) {
+        Tensor rounded(kLength, shape.n_heads, shape.v_dim, DType::kFloat32);
+        const AttentionSegment segment{.tokens = kLength - first, .position = first, .reads = all};
+        MutableHeadsView view = MutableViewFrom(rounded, first);
+        view.round = type;
+        Attend(pool.View(), {&segment, 1}, ViewFrom(sequence.q, first), view, OptionsOf(shape), threads);
+        Tensor narrow(1, 1, 1, type);
+        for (int64_t i = wide.Index(first, 0, 0); i < wide.Index(kLength, 0, 0); ++i) {
+          narrow.Set(0, 0, 0, FromBits(DType::kFloat32, wide.At(i)));
+          ASSERT_EQ(FromBits(DType::kFloat32, rounded.At(i)), narrow.Get(0, 0, 0)) << target << " element " << i;
+        }
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace offgraph::kernels::test

@@ -19,23 +19,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace offgraph::kernels::HWY_NAMESPACE {
 
-// A vector, rounded to what the type holds.
-template <DType kRound>
-HWY_INLINE F32V Round(F32V v) {
-  const F32 d;
-  if constexpr (kRound == DType::kFloat32) {
-    return v;
-  } else if constexpr (kRound == DType::kFloat16) {
-    return F32FromF16(F16FromF32(v));
-  } else {
-    const U32 du;
-    const auto bits = hn::BitCast(du, v);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-    const auto rounded = hn::And(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), odd), hn::Set(du, 0xFFFF0000));
-    return hn::IfThenElse(hn::Eq(v, v), hn::BitCast(d, rounded), hn::BitCast(d, hn::Set(du, 0x7FC00000)));
-  }
-}
-
 // Calls body(i, load, store) over [0, dim) a vector at a time; the last one may be partial: it is loaded with zeros
 // behind the end, and only its part is stored.
 struct Lanes {
