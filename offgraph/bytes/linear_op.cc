@@ -153,8 +153,11 @@ struct Task {
     if (options.has_addend) epilogue.addend = View(operands.size() - 1, index);
     const kernels::MatrixView x = View(0, index);
     if (!options.quantized) {
-      const auto product = options.transposed ? kernels::Linear : kernels::MatMul;
-      product(m, n, k, x, View(1, index), y, epilogue, threads);
+      if (options.transposed) {
+        kernels::Linear(m, n, k, x, View(1, index), y, epilogue, threads);
+      } else {
+        kernels::MatMul(m, n, k, x, View(1, index), y, epilogue, threads);
+      }
       return;
     }
     kernels::QuantizedView w;

@@ -4,9 +4,12 @@
 // multiplied where they lie.
 #include "offgraph/kernels/linear.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "offgraph/kernels/isa.h"
+#include "offgraph/kernels/linear_tiles.h"
+#include "offgraph/kernels/tiles.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offgraph/kernels/linear.cc"
@@ -203,9 +206,7 @@ void MultiplyPanel(const LinearJob& job, const Rows& x, int64_t slab_row, int64_
     for (int64_t j = 0; j < count; j += Kernel::kTileColumns) {
       MultiplyTile<Kernel, kTileRows>(tile_rows, xi, x.stride, panel, j, padded_k, sums + j);
     }
-    for (int64_t t = 0; t < tile_rows; ++t) {
-      FinishRow(job.epilogue, job.y, i + t, begin, count, sums + t * kMaxColumns, addend);
-    }
+    FinishRows(job.epilogue, job.round, job.y, {i, tile_rows, begin, count, sums, kMaxColumns}, addend);
   }
 }
 
@@ -285,10 +286,38 @@ HWY_EXPORT(RunOuter);
 
 }  // namespace
 
+void Linear(int64_t m, int64_t k, const MatrixView& x, DType x_values, std::span<const LinearPart> parts,
+            const MutableMatrixView& y, ThreadPool& threads) {
+  const bool tiles = TilesAvailable();
+  const auto fits_tiles = [&](const LinearPart& part) { return tiles && part.w.type != DType::kFloat32; };
+  if (std::all_of(parts.begin(), parts.end(), fits_tiles)) {
+    LinearByTiles({m, k, x, x_values, parts, y}, threads);
+    return;
+  }
+  MutableMatrixView columns = y;
+  for (const LinearPart& part : parts) {
+    if (fits_tiles(part)) {
+      LinearByTiles({m, k, x, x_values, {&part, 1}, columns}, threads);
+    } else {
+      HWY_DYNAMIC_DISPATCH(RunDot)
+      ({.m = m,
+        .n = part.n,
+        .k = k,
+        .x = x,
+        .dense = &part.w,
+        .y = columns,
+        .epilogue = part.epilogue,
+        .round = part.round},
+       threads);
+    }
+    columns.data = static_cast<uint8_t*>(columns.data) + part.n * static_cast<int64_t>(SizeOf(y.type));
+  }
+}
+
 void Linear(int64_t m, int64_t n, int64_t k, const MatrixView& x, const MatrixView& w, const MutableMatrixView& y,
             const Epilogue& epilogue, ThreadPool& threads) {
-  HWY_DYNAMIC_DISPATCH(RunDot)
-  ({.m = m, .n = n, .k = k, .x = x, .dense = &w, .y = y, .epilogue = epilogue}, threads);
+  const LinearPart part = {w, n, epilogue, DType::kFloat32};
+  Linear(m, k, x, x.type, {&part, 1}, y, threads);
 }
 
 void MatMul(int64_t m, int64_t n, int64_t k, const MatrixView& a, const MatrixView& b, const MutableMatrixView& y,

@@ -1,11 +1,11 @@
 // Matrix products with dense weights, on the CPU. Raw pointers, counts and strides; no tensor.
 //
-// Bits: a row of the result depends on that row of x, on the weights, and on nothing else. For one instruction set the
-// order of the additions over k is fixed, whatever the number of rows, the strides, the element types and the threads:
+// Bits: a row of the result depends on that row of x, on the weights, and on nothing else. For one instruction set and
+// one pair of types the order of the additions over k is fixed, whatever the number of rows, the strides, the threads:
 //   Linear  With L the lanes of a vector register (16 for AVX-512, 8 for AVX2, 4 for NEON, else 1): L partial sums, of
-//   which
-//           number l adds the products of k = l, l + L, l + 2 L, ... in that order, each product and its sum fused
-//           where the instruction set fuses; then one fixed tree over the L sums.
+//           which number l adds the products of k = l, l + L, l + 2 L, ... in that order, each product and its sum
+//           fused where the instruction set fuses; then one fixed tree over the L sums.
+//           With tile registers, for weights of fp16 or bf16: as linear_tiles.h says.
 //   MatMul  One sum in the order k = 0, 1, ..., fused likewise.
 // Operands are converted to fp32 without loss first; the result is rounded once, to nearest even.
 //

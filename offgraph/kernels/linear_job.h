@@ -20,6 +20,7 @@ struct LinearJob {
   const QuantizedView* quantized = nullptr;
   MutableMatrixView y;
   Epilogue epilogue;
+  DType round = DType::kFloat32;  // see LinearPart
 };
 
 // Memory that a thread keeps from call to call. One buffer for each tag type; its content is lost at every Get.

@@ -44,37 +44,60 @@ inline void ReadRow(const MatrixView& view, int64_t row, int64_t begin, int64_t 
   });
 }
 
-// Elements (row, begin + j) of `view` = in[j], rounded to its type.
-inline void WriteRow(const MutableMatrixView& view, int64_t row, int64_t begin, int64_t count,
-                     const float* HWY_RESTRICT in) {
-  WithType(view.type, [&](auto type) {
-    constexpr DType kType = decltype(type)();
-    constexpr auto kStep = static_cast<int64_t>(kLanes);
-    auto* p = static_cast<uint8_t*>(view.data) + (row * view.row_stride + begin) * static_cast<int64_t>(SizeOf(kType));
-    int64_t j = 0;
-    for (; j + kStep <= count; j += kStep) StoreF32<kType>(hn::LoadU(F32(), in + j), p, j);
-    if (j < count) {
-      alignas(64) float values[kLanes] = {};
-      alignas(64) uint8_t elements[kLanes * SizeOf(kType)];
-      std::copy_n(in + j, count - j, values);
-      StoreF32<kType>(hn::LoadU(F32(), values), elements, 0);
-      std::memcpy(p + j * SizeOf(kType), elements, (count - j) * SizeOf(kType));
+// Elements (row, begin + j) of `y` = in[j], rounded to kRound and then to kType.
+template <DType kType, DType kRound>
+HWY_INLINE void WriteRow(const MutableMatrixView& y, int64_t row, int64_t begin, int64_t count,
+                         const float* HWY_RESTRICT in) {
+  constexpr auto kStep = static_cast<int64_t>(kLanes);
+  auto* p = static_cast<uint8_t*>(y.data) + (row * y.row_stride + begin) * static_cast<int64_t>(SizeOf(kType));
+  int64_t j = 0;
+  for (; j + kStep <= count; j += kStep) StoreF32<kType>(Round<kRound>(hn::LoadU(F32(), in + j)), p, j);
+  if (j < count) {
+    alignas(64) float values[kLanes] = {};
+    alignas(64) uint8_t elements[kLanes * SizeOf(kType)];
+    std::copy_n(in + j, count - j, values);
+    StoreF32<kType>(Round<kRound>(hn::LoadU(F32(), values)), elements, 0);
+    std::memcpy(p + j * SizeOf(kType), elements, (count - j) * SizeOf(kType));
+  }
+}
+
+// Sums of rows [row, row + rows), columns [begin, begin + count): sum (i, j) is sums[i * stride + j].
+struct Sums {
+  int64_t row = 0;
+  int64_t rows = 1;
+  int64_t begin = 0;
+  int64_t count = 0;
+  float* sums = nullptr;
+  int64_t stride = 0;
+};
+
+// Applies the epilogue, rounds to `round` and stores the results. `addend` is a buffer of `count`; its content and the
+// sums are lost.
+inline void FinishRows(const Epilogue& e, DType round, const MutableMatrixView& y, const Sums& s,
+                       float* HWY_RESTRICT addend) {
+  for (int64_t i = 0; i < s.rows && (e.alpha != 1.0F || e.addend.data != nullptr); ++i) {
+    float* HWY_RESTRICT sums = s.sums + i * s.stride;
+    if (e.alpha != 1.0F) {
+      for (int64_t j = 0; j < s.count; ++j) sums[j] *= e.alpha;
     }
+    if (e.addend.data != nullptr) {
+      ReadRow(e.addend, s.row + i, s.begin, s.count, addend);
+      for (int64_t j = 0; j < s.count; ++j) sums[j] += e.beta * addend[j];
+    }
+  }
+  WithType(y.type, [&](auto type) {
+    WithType(round, [&](auto round_type) {
+      for (int64_t i = 0; i < s.rows; ++i) {
+        WriteRow<type(), round_type()>(y, s.row + i, s.begin, s.count, s.sums + i * s.stride);
+      }
+    });
   });
 }
 
-// Applies the epilogue to the sums of row `row`, columns [begin, begin + count), and stores them. Both buffers are of
-// `count`; their content is lost.
+// The same for one row, rounded to the type of y alone.
 inline void FinishRow(const Epilogue& e, const MutableMatrixView& y, int64_t row, int64_t begin, int64_t count,
                       float* HWY_RESTRICT sums, float* HWY_RESTRICT addend) {
-  if (e.alpha != 1.0F) {
-    for (int64_t j = 0; j < count; ++j) sums[j] *= e.alpha;
-  }
-  if (e.addend.data != nullptr) {
-    ReadRow(e.addend, row, begin, count, addend);
-    for (int64_t j = 0; j < count; ++j) sums[j] += e.beta * addend[j];
-  }
-  WriteRow(y, row, begin, count, sums);
+  FinishRows(e, DType::kFloat32, y, {row, 1, begin, count, sums, count}, addend);
 }
 
 // 32 codes of kBits bits each, from kBits words.

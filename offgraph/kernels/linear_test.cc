@@ -4,9 +4,12 @@
 
 #include <array>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <memory>
+#include <vector>
 
+#include "offgraph/kernels/linear_parts.h"
 #include "offgraph/kernels/linear_test_util.h"
 
 namespace offgraph::kernels {
@@ -229,14 +232,187 @@ TEST(LinearTest, RoundsOnceToNearestEvenAndKeepsInfinityAndNan) {
   });
 }
 
+// Long rows: x does not fit the kernels' buffers at once, nor do its rows fill the last of them.
+TEST(LinearTest, ARowHasTheSameBitsInEveryPieceOfALongProduct) {
+  ThreadPool threads(2);
+  ForEachTarget([&](const std::string& target) {
+    std::mt19937 random(6);
+    for (const DType w_type : kTypes) {
+      for (const DType x_type : kTypes) {
+        SCOPED_TRACE(target + " types " + std::to_string(static_cast<int>(w_type)) + " " +
+                     std::to_string(static_cast<int>(x_type)));
+        constexpr int64_t kM = 85;
+        constexpr int64_t kN = 37;
+        constexpr int64_t kK = 8192;
+        Matrix x(kM, kK, x_type);
+        Matrix w(kN, kK, w_type);
+        x.Fill(random);
+        w.Fill(random);
+        Matrix all(kM, kN, DType::kFloat32);
+        Linear(kM, kN, kK, x.View(), w.View(), all.MutableView(), {}, threads);
+        for (const int64_t row : {0, 15, 16, 31, 32, 63, 64, 84}) {
+          Matrix y(1, kN, DType::kFloat32);
+          Linear(1, kN, kK, x.View(row), w.View(), y.MutableView(), {}, threads);
+          ExpectSameRow(y, 0, all, row, kN);
+        }
+      }
+    }
+  });
+}
+
+TEST(LinearTest, PartsHaveTheBitsTheyHaveAlone) {
+  ThreadPool threads(2);
+  ForEachTarget([&](const std::string& target) {
+    std::mt19937 random(7);
+    constexpr int64_t kK = 96;
+    const auto check = [&](std::initializer_list<DType> types, int64_t m) {
+      SCOPED_TRACE(target + " M " + std::to_string(m));
+      constexpr std::array<int64_t, 4> kWidths = {33, 5, 80, 1};
+      Matrix x(m, kK, DType::kFloat32);
+      x.Fill(random);
+      std::vector<Matrix> weights;
+      std::vector<Matrix> biases;
+      int64_t total = 0;
+      for (const DType type : types) {
+        const int64_t n = kWidths[weights.size()];
+        weights.emplace_back(n, kK, type).Fill(random);
+        biases.emplace_back(1, n, type).Fill(random);
+        total += n;
+      }
+      std::vector<LinearPart> parts;
+      for (size_t i = 0; i < weights.size(); ++i) {
+        parts.push_back({weights[i].View(), weights[i].rows(), {.alpha = 0.5F, .addend = {}}, DType::kFloat32});
+        if (i % 2 == 0) continue;
+        parts[i].epilogue.addend = biases[i].View();
+        parts[i].epilogue.addend.row_stride = 0;
+      }
+      Matrix y(m, total, DType::kFloat16, 3);
+      Linear(m, kK, x.View(), DType::kFloat32, parts, y.MutableView(), threads);
+      EXPECT_TRUE(y.GuardsIntact());
+      int64_t column = 0;
+      for (const LinearPart& part : parts) {
+        Matrix alone(m, part.n, DType::kFloat16);
+        Linear(m, part.n, kK, x.View(), part.w, alone.MutableView(), part.epilogue, threads);
+        for (int64_t row = 0; row < m; ++row) {
+          for (int64_t j = 0; j < part.n; ++j) ASSERT_EQ(y.Bits(row, column + j), alone.Bits(row, j));
+        }
+        column += part.n;
+      }
+    };
+    for (const int64_t m : {1, 2, 17, 40}) {
+      check({DType::kBFloat16, DType::kFloat32, DType::kFloat16, DType::kBFloat16}, m);
+      check({DType::kBFloat16, DType::kBFloat16, DType::kFloat16}, m);
+    }
+  });
+}
+
+TEST(LinearTest, ResultsAreRoundedWhereTheCallerWantsFewerBitsThanTheyAreStoredIn) {
+  ThreadPool threads(2);
+  ForEachTarget([&](const std::string& target) {
+    std::mt19937 random(8);
+    constexpr int64_t kM = 19;
+    constexpr int64_t kN = 41;
+    constexpr int64_t kK = 70;
+    for (const DType w_type : kTypes) {
+      for (const DType round : kTypes) {
+        SCOPED_TRACE(target);
+        Matrix x(kM, kK, DType::kFloat32);
+        Matrix w(kN, kK, w_type);
+        x.Fill(random);
+        w.Fill(random);
+        Matrix rounded(kM, kN, round);
+        Linear(kM, kN, kK, x.View(), w.View(), rounded.MutableView(), {}, threads);
+        Matrix y(kM, kN, DType::kFloat32);
+        const LinearPart part = {w.View(), kN, {}, round};
+        Linear(kM, kK, x.View(), DType::kFloat32, {&part, 1}, y.MutableView(), threads);
+        for (int64_t i = 0; i < kM; ++i) {
+          for (int64_t j = 0; j < kN; ++j) ASSERT_EQ(y.Get(i, j), rounded.Get(i, j));
+        }
+      }
+    }
+  });
+}
+
+TEST(LinearTest, ValuesOfFewerBitsThanTheirTypeGiveTheSameBits) {
+  ThreadPool threads(2);
+  ForEachTarget([&](const std::string& target) {
+    std::mt19937 random(9);
+    constexpr int64_t kN = 41;
+    constexpr int64_t kK = 70;
+    for (const int64_t m : {1, 3, 35}) {
+      for (const DType values : kTypes) {
+        for (const DType w_type : kTypes) {
+          SCOPED_TRACE(target + " M " + std::to_string(m));
+          Matrix narrow(m, kK, values);
+          narrow.Fill(random);
+          Matrix x(m, kK, DType::kFloat32);
+          for (int64_t i = 0; i < m; ++i) {
+            for (int64_t j = 0; j < kK; ++j) x.Set(i, j, narrow.Get(i, j));
+          }
+          Matrix w(kN, kK, w_type);
+          w.Fill(random);
+          const LinearPart part = {w.View(), kN, {}, DType::kFloat32};
+          Matrix expected(m, kN, DType::kFloat32);
+          Linear(m, kN, kK, x.View(), w.View(), expected.MutableView(), {}, threads);
+          Matrix told(m, kN, DType::kFloat32);
+          Linear(m, kK, x.View(), values, {&part, 1}, told.MutableView(), threads);
+          Matrix stored(m, kN, DType::kFloat32);
+          Linear(m, kN, kK, narrow.View(), w.View(), stored.MutableView(), {}, threads);
+          for (int64_t i = 0; i < m; ++i) {
+            ExpectSameRow(told, i, expected, i, kN);
+            ExpectSameRow(stored, i, expected, i, kN);
+          }
+        }
+      }
+    }
+  });
+}
+
+// A row with infinity or NaN spoils itself alone, and does so however its numbers are cut.
+TEST(LinearTest, WhatIsNotFiniteStaysInItsRow) {
+  ThreadPool threads(2);
+  ForEachTarget([&](const std::string& target) {
+    std::mt19937 random(10);
+    constexpr int64_t kM = 20;
+    constexpr int64_t kN = 35;
+    constexpr int64_t kK = 45;
+    constexpr int64_t kInfinite = 3;
+    constexpr int64_t kNan = 17;
+    for (const DType x_type : kTypes) {
+      for (const DType w_type : kTypes) {
+        SCOPED_TRACE(target + " types " + std::to_string(static_cast<int>(x_type)) + " " +
+                     std::to_string(static_cast<int>(w_type)));
+        Matrix x(kM, kK, x_type);
+        Matrix w(kN, kK, w_type);
+        x.Fill(random);
+        w.Fill(random);
+        Matrix expected(kM, kN, DType::kFloat32);
+        Linear(kM, kN, kK, x.View(), w.View(), expected.MutableView(), {}, threads);
+        x.Set(kInfinite, kK - 1, std::numeric_limits<double>::infinity());
+        x.Set(kNan, 0, std::numeric_limits<double>::quiet_NaN());
+        Matrix y(kM, kN, DType::kFloat32);
+        Linear(kM, kN, kK, x.View(), w.View(), y.MutableView(), {}, threads);
+        for (int64_t i = 0; i < kM; ++i) {
+          if (i != kInfinite && i != kNan) {
+            ExpectSameRow(y, i, expected, i, kN);
+            continue;
+          }
+          for (int64_t j = 0; j < kN; ++j) EXPECT_FALSE(std::isfinite(y.Get(i, j)));
+        }
+      }
+    }
+  });
+}
+
 TEST(LinearTest, ASumOverNothingIsZeroAndNothingIsWrittenForNoRowsOrColumns) {
   ThreadPool threads(2);
   Matrix x(3, 0, DType::kFloat32, 4);
-  Matrix w(2, 0, DType::kFloat32, 4);
   Matrix bias(1, 2, DType::kFloat32);
   bias.Set(0, 0, 5.0);
   bias.Set(0, 1, -1.0);
-  for (const Product& product : kProducts) {
+  for (int trial = 0; trial < 4; ++trial) {
+    const Product& product = kProducts[trial % 2];
+    Matrix w(2, 0, trial < 2 ? DType::kFloat32 : DType::kBFloat16, 4);
     Matrix y(3, 2, DType::kFloat32, 1);
     Epilogue epilogue;
     epilogue.addend = bias.View();

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "offgraph/kernels/linear.h"
+#include "offgraph/kernels/linear_parts.h"
 #include "offgraph/kernels/packed_weights.h"
 #include "offgraph/kernels/quantized.h"
 #include "offgraph/program/region.h"
@@ -24,26 +24,8 @@ kernels::QuantizedView QuantizedOf(const LinearWeights& linear, size_t n) {
           MatrixOf(linear.biases[n]), linear.bits, linear.group_size};
 }
 
-// One weight of several that share an input: it fills `width` columns of the result.
-void MultiplyOne(const LinearWeights& linear, size_t n, int64_t rows, const Block& x, const Block& y,
-                 kernels::ThreadPool& threads) {
-  const mlx::core::array& w = linear.weights[n];
-  const int64_t width = w.shape(0);
-  const kernels::MatrixView input{x.data, kernels::DType::kFloat32, x.row_stride, 1};
-  const kernels::MutableMatrixView output{y.data, kernels::DType::kFloat32, y.row_stride};
-  if (linear.bits > 0) {
-    const kernels::QuantizedView view{w.data<uint32_t>(),         w.shape(1),  MatrixOf(linear.scales[n]),
-                                      MatrixOf(linear.biases[n]), linear.bits, linear.group_size};
-    kernels::QuantizedLinear(rows, width, x.dim, input, view, output, {}, threads);
-    return;
-  }
-  kernels::Epilogue epilogue;
-  if (!linear.biases.empty()) {
-    epilogue.addend = MatrixOf(linear.biases[n]);
-    epilogue.addend.row_stride = 0;
-  }
-  kernels::Linear(rows, width, x.dim, input, MatrixOf(w), output, epilogue, threads);
-}
+kernels::MatrixView InputOf(const Block& x) { return {x.data, kernels::DType::kFloat32, x.row_stride, 1}; }
+kernels::MutableMatrixView OutputOf(const Block& y) { return {y.data, kernels::DType::kFloat32, y.row_stride}; }
 
 void RoundTo(kernels::DType type, int64_t rows, const Block& y, kernels::ThreadPool& threads) {
   if (type == kernels::DType::kFloat32) return;
@@ -53,18 +35,39 @@ void RoundTo(kernels::DType type, int64_t rows, const Block& y, kernels::ThreadP
 // Of a quantized layer.
 int64_t ColumnsOf(const LinearWeights& linear) { return int64_t{linear.weights.front().shape(1)} * 32 / linear.bits; }
 
-}  // namespace
+bytes::RegionLinear DenseLinear(const LinearWeights& linear) {
+  std::vector<kernels::LinearPart> parts;
+  for (size_t n = 0; n < linear.weights.size(); ++n) {
+    kernels::LinearPart part{MatrixOf(linear.weights[n]), linear.weights[n].shape(0), {}, linear.round};
+    if (!linear.biases.empty()) {
+      part.epilogue.addend = MatrixOf(linear.biases[n]);
+      part.epilogue.addend.row_stride = 0;
+    }
+    parts.push_back(part);
+  }
+  // The result is of the widest type among the layer's, so that x holds no more bits than that type has.
+  return
+      [linear, parts = std::move(parts)](int64_t rows, const Block& x, const Block& y, kernels::ThreadPool& threads) {
+        kernels::Linear(rows, x.dim, InputOf(x), linear.round, parts, OutputOf(y), threads);
+      };
+}
 
-bytes::RegionLinear ExactLinear(const LinearWeights& linear) {
+bytes::RegionLinear QuantizedLinear(const LinearWeights& linear) {
   return [linear](int64_t rows, const Block& x, const Block& y, kernels::ThreadPool& threads) {
     Block part = y;
     for (size_t n = 0; n < linear.weights.size(); ++n) {
       part.dim = linear.weights[n].shape(0);
-      MultiplyOne(linear, n, rows, x, part, threads);
+      kernels::QuantizedLinear(rows, part.dim, x.dim, InputOf(x), QuantizedOf(linear, n), OutputOf(part), {}, threads);
       part.data += part.dim;
     }
     RoundTo(linear.round, rows, y, threads);
   };
+}
+
+}  // namespace
+
+bytes::RegionLinear ExactLinear(const LinearWeights& linear) {
+  return linear.bits > 0 ? QuantizedLinear(linear) : DenseLinear(linear);
 }
 
 bool IsLaidOutAnew(const LinearWeights& linear) {
@@ -84,8 +87,7 @@ std::shared_ptr<const kernels::PackedWeights> LayOut(const LinearWeights& linear
 bytes::RegionLinear PackedLinear(std::shared_ptr<const kernels::PackedWeights> packed, kernels::DType round) {
   return
       [packed = std::move(packed), round](int64_t rows, const Block& x, const Block& y, kernels::ThreadPool& threads) {
-        const kernels::MatrixView input{x.data, kernels::DType::kFloat32, x.row_stride, 1};
-        kernels::PackedLinear(rows, input, *packed, {y.data, kernels::DType::kFloat32, y.row_stride}, {}, threads);
+        kernels::PackedLinear(rows, InputOf(x), *packed, OutputOf(y), {}, threads);
         RoundTo(round, rows, y, threads);
       };
 }
