@@ -89,6 +89,14 @@ void QuantizeRow(const MatrixView& view, int64_t row, const PackedWeights& w, co
   }
 }
 
+// Of few numbers: a call of memcpy costs more than they do.
+HWY_INLINE void CopyFloats(const float* HWY_RESTRICT from, int64_t count, float* HWY_RESTRICT to) {
+  const F32 d;
+  int64_t i = 0;
+  for (; i + static_cast<int64_t>(kLanes) <= count; i += kLanes) hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+  for (; i < count; ++i) to[i] = from[i];
+}
+
 // Rows [row, row + rows), columns [begin, begin + count) of y. sums [count / kPackedPair][stride][kPackedPair], of
 // which the content is lost.
 void FinishSums(const Epilogue& epilogue, const MutableMatrixView& y, int64_t row, int64_t rows, int64_t begin,
@@ -97,7 +105,7 @@ void FinishSums(const Epilogue& epilogue, const MutableMatrixView& y, int64_t ro
   const int64_t width = stride == 1 ? 8 * kPackedPair : kPackedPair;
   alignas(64) float addend[8 * kPackedPair];
   // Rows of y are pages apart: their lines are asked for ahead of the stores.
-  constexpr int64_t kAhead = 4;
+  constexpr int64_t kAhead = 16;
   const auto element = static_cast<int64_t>(SizeOf(y.type));
   const bool plain = epilogue.alpha == 1.0F && epilogue.addend.data == nullptr && y.type == DType::kFloat32;
   char* ahead = static_cast<char*>(y.data) + ((row + kAhead) * y.row_stride + begin) * element;
@@ -109,7 +117,7 @@ void FinishSums(const Epilogue& epilogue, const MutableMatrixView& y, int64_t ro
       const int64_t some = std::min(width, count - i);
       float* from = sums + i * stride + r * kPackedPair;
       if (plain) {
-        std::copy_n(from, some, static_cast<float*>(y.data) + (row + r) * y.row_stride + begin + i);
+        CopyFloats(from, some, static_cast<float*>(y.data) + (row + r) * y.row_stride + begin + i);
       } else {
         FinishRow(epilogue, y, row + r, begin + i, some, from, addend);
       }
@@ -127,11 +135,11 @@ namespace {
 HWY_EXPORT(QuantizeRow);
 HWY_EXPORT(FinishSums);
 
-// Rows of x that are quantized at once; they stay in the second-level cache.
-constexpr int64_t kSlabRows = 256;
-
-// Pairs of blocks that such a slab is multiplied by before its rows are finished.
-constexpr int64_t kPairsTogether = 4;
+// Rows of x that are quantized at once, so that they stay in the second-level cache; multiples of two batches.
+int64_t SlabRows(int64_t k) {
+  constexpr int64_t kBytes = int64_t{768} * 1024;
+  return std::max<int64_t>(kBytes / (2 * k) / 32, 1) * 32;
+}
 
 using Kernel = void (*)(const PackedJob& job, const PackedTask& task);
 
@@ -218,8 +226,9 @@ void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeight
   const int64_t blocks = (w.n() + kPackedBlock - 1) / kPackedBlock;
   const int64_t pairs = (blocks + 1) / 2;
   const auto finish = HWY_DYNAMIC_DISPATCH(FinishSums);
-  for (int64_t slab = 0; slab < m; slab += kSlabRows) {
-    const int64_t rows = std::min(kSlabRows, m - slab);
+  const int64_t slab_rows = SlabRows(w.k());
+  for (int64_t slab = 0; slab < m; slab += slab_rows) {
+    const int64_t rows = std::min(slab_rows, m - slab);
     const Method method = Choose(isa, rows, w);
     const PackedJob job = QuantizeSlab(x, slab, rows, w, method, threads);
     // Where there are few pairs, rows are divided as well, at the price of reading weights more than once.
@@ -229,16 +238,16 @@ void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeight
     // About 10 microseconds of work in a piece at least, and several pieces for each thread; few where rows are few,
     // since memory is read faster in long runs.
     const int64_t task_products = std::min(rows, split_rows) * kPackedPair * w.k();
-    const int64_t pieces = workers * (rows > kPackedBlock ? 4 : 2);
+    const int64_t pieces = workers * (rows > kPackedBlock ? 8 : 2);
     const int64_t grain =
         std::clamp<int64_t>((int64_t{512} * 1024) / task_products, 1, std::max<int64_t>(pairs * splits / pieces, 1));
     threads.ParallelFor(static_cast<size_t>(pairs * splits), static_cast<size_t>(grain), [&](size_t begin, size_t end) {
       for (auto i = static_cast<int64_t>(begin); i < static_cast<int64_t>(end);) {
         const int64_t split = i / pairs;
         const int64_t first_pair = i % pairs;
-        // Neighbours go together, so that the kernel walks on through memory and rows of y are written in longer runs.
-        const int64_t most = rows > method.batch ? kPairsTogether : pairs;
-        const int64_t last_pair = std::min({pairs, first_pair + static_cast<int64_t>(end) - i, first_pair + most});
+        // Neighbours go together where they are few rows, so that the kernel walks on through memory.
+        const int64_t last_pair =
+            rows > method.batch ? first_pair + 1 : std::min(pairs, first_pair + static_cast<int64_t>(end) - i);
         i += last_pair - first_pair;
         const int64_t row = split * split_rows;
         const int64_t real_rows = std::min(split_rows, rows - row);

@@ -115,6 +115,37 @@ TEST(PackedWeightsTest, HasTheBitsOfItsDefinitionOnEveryInstructionSet) {
   }
 }
 
+// Long rows are multiplied in parts, and many of them in slabs.
+TEST(PackedWeightsTest, HasTheBitsOfItsDefinitionForManyLongRows) {
+  constexpr int64_t kM = 230;
+  constexpr int64_t kN = 2;
+  ThreadPool threads(2);
+  std::mt19937 random(5);
+  for (const int bits : {4, 8}) {
+    for (const int group_size : {32, 128}) {
+      const bool symmetric = (bits == 4) == (group_size == 32);
+      const int64_t k = group_size == 32 ? 1632 : 1664;
+      const QuantizedMatrix w(kN, k, bits, group_size, DType::kBFloat16, DType::kBFloat16, random, symmetric);
+      const QuantizedRows part = {w.View(), kN};
+      const PackedWeights packed({&part, 1}, k, threads);
+      Matrix x(kM, k, DType::kBFloat16);
+      x.Fill(random);
+      const Reference reference(x, w, group_size, packed.zero());
+      Matrix expected(kM, kN, DType::kFloat32);
+      for (int64_t i = 0; i < kM; ++i) {
+        for (int64_t j = 0; j < kN; ++j) expected.Set(i, j, reference.At(i, j, !symmetric));
+      }
+      for (const DotIsa isa : AvailableDotIsas()) {
+        SCOPED_TRACE(Describe(isa, bits, group_size, kM, kN, k));
+        Matrix y(kM, kN, DType::kFloat32);
+        PackedLinear(isa, kM, x.View(), packed, y.MutableView(), {}, threads);
+        for (int64_t row = 0; row < kM; ++row) ExpectSameBits(y, row, expected, row);
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 // The quantization of rows is Highway's; it must agree with itself on all targets.
 TEST(PackedWeightsTest, TheActivationsCodesAreTheSameOnEveryTarget) {
   ThreadPool threads(1);
