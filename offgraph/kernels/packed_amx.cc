@@ -179,7 +179,7 @@ class BlockProduct {
   static inline __attribute__((always_inline)) void Turn(int64_t turn, int64_t turns, const Block& block,
                                                          const Bounds& bounds, int32_t* dots, Started& started,
                                                          Scaled& scaled, __m512* totals, float*& sums) {
-    constexpr int kSet = kWide ? 0 : kParity;
+    constexpr int kSet = kParity * (kWide ? 0 : 1);
     if (turn >= kLag && turn < turns + kLag) {
       Scale(dots, block, bounds, scaled, totals);
       scaled.unit_scales += kPackedBlock;
