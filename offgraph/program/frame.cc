@@ -73,9 +73,9 @@ int64_t Frame::Int(const IntOperand& operand) const {
   return literal != nullptr ? *literal : Int(std::get<Vid>(operand.value));
 }
 
-double Frame::Float(const FloatOperand& operand) const {
-  if (const auto* literal = std::get_if<double>(&operand.value)) return *literal;
-  return std::visit([](auto value) { return static_cast<double>(value); }, Get(std::get<Vid>(operand.value)));
+Value Frame::Number(const FloatOperand& operand) const {
+  const auto* literal = std::get_if<double>(&operand.value);
+  return literal != nullptr ? *literal : Get(std::get<Vid>(operand.value));
 }
 
 int Frame::Int32(const IntOperand& operand) const { return ToInt32(Int(operand), "operand"); }

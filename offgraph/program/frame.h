@@ -60,7 +60,7 @@ class Frame {
   // Operands, resolved. A double or bool where an integer is asked for is converted if it is exact, else an error.
   int64_t Int(Vid vid) const;
   int64_t Int(const IntOperand& operand) const;
-  double Float(const FloatOperand& operand) const;
+  Value Number(const FloatOperand& operand) const;
   // The same within int32, which is what MLX takes.
   int Int32(const IntOperand& operand) const;
   std::vector<int64_t> Ints(const std::vector<IntOperand>& operands) const;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <unordered_map>
 
 #include "offgraph/cache/error.h"
 #include "offgraph/program/mlx_types.h"
+#include "offgraph/program/op_schema.h"
 
 namespace offgraph::program {
 namespace {
@@ -17,10 +19,8 @@ namespace mx = mlx::core;
 
 std::unordered_map<std::string_view, const Handler*> CollectHandlers() {
   std::unordered_map<std::string_view, const Handler*> table;
-  for (std::span<const Handler> family :
-       {UnaryOps(), BinaryOps(), ReductionOps(), ShapeOps(), IndexOps(), UpdateOps(), CreationOps(), LinearOps(),
-        NormOps(), AttentionOps(), ConvolutionOps(), SortOps(), ValueOps(), ControlOps(), FusedOps()}) {
-    for (const Handler& handler : family) table.emplace(handler.op, &handler);
+  for (const HandlerFamily& family : HandlerFamilies()) {
+    for (const Handler& handler : family.handlers) table.emplace(handler.op, &handler);
   }
   return table;
 }
@@ -29,7 +29,20 @@ std::unordered_map<std::string_view, const Handler*> CollectHandlers() {
 
 void Operands::Fail(const std::string& problem) const { throw Error(ErrorCode::kBadFile, where_ + ": " + problem); }
 
+void Operands::RequireAllRead() const {
+  const auto& ops = OpSchemas();
+  const auto schema = std::find_if(ops.begin(), ops.end(), [&](const auto& op) { return op.name == instruction_.op; });
+  if (schema == ops.end()) return;  // an op of the optimizer's own
+  for (const FieldSchema& field : schema->fields) {
+    const Field* given = read_.contains(field.name) ? nullptr : FindField(instruction_, field.name);
+    if (given == nullptr || given->value == field.default_value) continue;
+    throw Error(ErrorCode::kUnsupported,
+                where_ + ": this build does not know the field " + field.name + ", which is " + ToString(given->value));
+  }
+}
+
 const FieldValue* Operands::Find(std::string_view name) const {
+  read_.emplace(name);
   const Field* field = FindField(instruction_, name);
   if (field == nullptr || std::holds_alternative<std::monostate>(field->value)) return nullptr;
   return &field->value;
@@ -117,6 +130,19 @@ std::optional<mlx::core::Dtype> Operands::OptionalType(std::string_view name) co
   return Find(name) != nullptr ? std::optional(Type(name)) : std::nullopt;
 }
 
+std::vector<HandlerFamily> HandlerFamilies() {
+  return {
+      {"ops_attention.cc", AttentionOps()}, {"ops_binary.cc", BinaryOps()},
+      {"ops_control.cc", ControlOps()},     {"ops_convolution.cc", ConvolutionOps()},
+      {"ops_creation.cc", CreationOps()},   {"ops_fused.cc", FusedOps()},
+      {"ops_index.cc", IndexOps()},         {"ops_linear.cc", LinearOps()},
+      {"ops_norm.cc", NormOps()},           {"ops_reduction.cc", ReductionOps()},
+      {"ops_shape.cc", ShapeOps()},         {"ops_sort.cc", SortOps()},
+      {"ops_unary.cc", UnaryOps()},         {"ops_update.cc", UpdateOps()},
+      {"ops_value.cc", ValueOps()},
+  };
+}
+
 const Handler* FindHandler(std::string_view op) {
   static const std::unordered_map<std::string_view, const Handler*> table = CollectHandlers();
   const auto found = table.find(op);
@@ -130,25 +156,54 @@ std::string_view WhyUnsupported(std::string_view op) {
   return {};
 }
 
-int NormalizeAxis(int axis, const mlx::core::array& x) {
-  const auto rank = static_cast<int>(x.ndim());
-  if (axis < -rank || axis >= rank) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "axis " + std::to_string(axis) + " of a tensor of shape " + ShapeText(x.shape()));
-  }
+namespace {
+int AxisWithin(int axis, int rank, const std::string& of) {
+  if (axis < -rank || axis >= rank)
+    throw Error(ErrorCode::kInvalidArgument, "axis " + std::to_string(axis) + " of " + of);
   return axis < 0 ? axis + rank : axis;
+}
+}  // namespace
+
+int NormalizeAxis(int axis, const mlx::core::array& x) {
+  return AxisWithin(axis, static_cast<int>(x.ndim()), "a tensor of shape " + ShapeText(x.shape()));
+}
+
+int NormalizeNewAxis(int axis, const mlx::core::array& x) {
+  return AxisWithin(axis, static_cast<int>(x.ndim()) + 1, "a result with one axis more than " + ShapeText(x.shape()));
 }
 
 std::vector<int> NormalizeAxes(const std::vector<int>& axes, const mlx::core::array& x) {
   std::vector<int> normalized;
   normalized.reserve(axes.size());
-  for (int axis : axes) normalized.push_back(NormalizeAxis(axis, x));
+  for (int axis : axes) {
+    const int from_front = NormalizeAxis(axis, x);
+    if (std::find(normalized.begin(), normalized.end(), from_front) != normalized.end()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "axis " + std::to_string(axis) + " is named twice, of a tensor of shape " + ShapeText(x.shape()));
+    }
+    normalized.push_back(from_front);
+  }
   return normalized;
 }
 
 int ClampToAxis(int64_t bound, int size) {
   if (bound < 0) bound += size;
   return static_cast<int>(std::clamp<int64_t>(bound, 0, size));
+}
+
+mx::array NumberAs(const Value& number, mx::Dtype type) {
+  if (!mx::issubdtype(type, mx::integer)) {
+    return std::visit([&](auto value) { return mx::array(static_cast<double>(value), type); }, number);
+  }
+  const auto* floating = std::get_if<double>(&number);
+  if (floating == nullptr) {
+    const auto* integer = std::get_if<int64_t>(&number);
+    return mx::array(integer != nullptr ? *integer : int64_t{std::get<bool>(number)}, type);
+  }
+  if (!(std::abs(*floating) < 0x1p63)) {
+    throw Error(ErrorCode::kInvalidArgument, std::to_string(*floating) + " as a number of " + Name(FromMlx(type)));
+  }
+  return mx::array(static_cast<int64_t>(*floating), type);
 }
 
 namespace {

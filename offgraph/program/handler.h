@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,6 +58,9 @@ class Operands {
   std::optional<mlx::core::Dtype> OptionalType(std::string_view name) const;
 
   const Graph& graph() const { return graph_; }
+  // Fails where the instruction has a field that nobody asked for and that is not at its default: a newer exporter's
+  // word that changes what the op means.
+  void RequireAllRead() const;
   // Throws Error(kBadFile): place, then `problem`.
   [[noreturn]] void Fail(const std::string& problem) const;
 
@@ -70,10 +74,12 @@ class Operands {
   const Graph& graph_;
   const Instruction& instruction_;
   const std::string& where_;
+  mutable std::set<std::string, std::less<>> read_;  // names of fields
 };
 
 struct Handler {
   std::string_view op;
+  std::string_view summary;  // what it computes, in a few words: the text of docs/OPS.md
   Action (*bind)(const Operands& operands);
 };
 
@@ -94,6 +100,12 @@ std::span<const Handler> ValueOps();
 std::span<const Handler> ControlOps();
 std::span<const Handler> FusedOps();
 
+struct HandlerFamily {
+  std::string_view file;  // "ops_unary.cc"
+  std::span<const Handler> handlers;
+};
+std::vector<HandlerFamily> HandlerFamilies();
+
 // Null where there is none.
 const Handler* FindHandler(std::string_view op);
 // Why an op of the schema has no handler on purpose, and what to do instead; empty where no such reason is known.
@@ -102,11 +114,19 @@ std::string_view WhyUnsupported(std::string_view op);
 // `axis` counted from the front. Throws Error(kInvalidArgument) where the tensor has no such axis.
 int NormalizeAxis(int axis, const mlx::core::array& x);
 
-// The same for a list. Some of MLX's ops check negative axes and then use them as they came.
+// The same for an axis that is to be made: counted in the result, which has one axis more.
+int NormalizeNewAxis(int axis, const mlx::core::array& x);
+
+// The same for a list, in which no axis may be twice. Some of MLX's ops check negative axes and then use them as they
+// came.
 std::vector<int> NormalizeAxes(const std::vector<int>& axes, const mlx::core::array& x);
 
 // A slice's bound on an axis of `size`: negative counts from the end, and what lies beyond the ends means the ends.
 int ClampToAxis(int64_t bound, int size);
+
+// A number as an array of no axes. An integer type takes what 64 bits hold, without its fraction; the rest throws
+// Error(kInvalidArgument).
+mlx::core::array NumberAs(const Value& number, mlx::core::Dtype type);
 
 // Indices into an axis of `size`, negative ones from the end, that MLX may follow without leaving the tensor: it does
 // not check them itself. Where their values are known (a program's input, a constant) one that is out of range throws

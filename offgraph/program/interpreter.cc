@@ -55,8 +55,10 @@ Interpreter::Interpreter(const Graph& graph, const std::string& name) : graph_(g
     for (size_t i = 0; i < graph.chains[c].size(); ++i) {
       const Instruction& instruction = graph.chains[c][i];
       const std::string where = name + ": " + Place(graph, c, i);
-      chains_[c].push_back(
-          {FindHandler(instruction.op)->bind(Operands(graph, instruction, where)), UseOf(instruction).writes, {}});
+      const Operands operands(graph, instruction, where);
+      Action action = FindHandler(instruction.op)->bind(operands);
+      operands.RequireAllRead();
+      chains_[c].push_back({std::move(action), UseOf(instruction).writes, {}});
     }
   }
   std::vector<std::vector<Tid>> last_uses = LastUses(graph, graph.main_chain);

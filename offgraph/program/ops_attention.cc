@@ -77,8 +77,8 @@ Action UpdateAndAttend(const Operands& operands) {
 }
 
 constexpr Handler kOps[] = {
-    {"SdpaNode", Sdpa},
-    {"UpdateAndAttendNode", UpdateAndAttend},
+    {"SdpaNode", "attention over tensors: softmax(scale q k^T + mask) v", Sdpa},
+    {"UpdateAndAttendNode", "stores k and v in the cache and attends over it", UpdateAndAttend},
 };
 
 }  // namespace

@@ -34,12 +34,14 @@ mx::array StepOf(const mx::array& x, size_t axis, int step) {
 // position to the next, and what the body leaves in `outputs` is stacked along the axis.
 class Scan {
  public:
+  // What carries from one position to the next stays in its slots, so that there is nothing to do for it.
   explicit Scan(const Operands& operands)
       : originals_(operands.Tensors("originals")),
         sliced_(operands.Tensors("sliced")),
         outputs_(operands.Tensors("outputs")),
         body_(static_cast<size_t>(operands.Long("body_chain_idx"))),
         axis_(operands.Int("scan_axis")) {
+    operands.Tensors("carry");
     if (originals_.empty() || originals_.size() != sliced_.size()) {
       operands.Fail("as many slices as scanned tensors are needed, and at least one");
     }
@@ -77,9 +79,9 @@ class Scan {
 Action BindScan(const Operands& operands) { return Scan(operands); }
 
 constexpr Handler kOps[] = {
-    {"IfNode", If},
-    {"NoopNode", Noop},
-    {"ScanNode", BindScan},
+    {"IfNode", "runs one of two chains", If},
+    {"NoopNode", "nothing", Noop},
+    {"ScanNode", "runs a chain once per position of an axis, with a carried state", BindScan},
 };
 
 }  // namespace

@@ -2,8 +2,14 @@
 #include <mlx/ops.h>
 
 #include <array>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
 
+#include "offgraph/cache/error.h"
 #include "offgraph/program/handler.h"
+#include "offgraph/program/mlx_types.h"
 
 namespace offgraph::program {
 namespace {
@@ -53,6 +59,32 @@ Window<N> WindowOf(const Operands& operands, bool transposed) {
   return window;
 }
 
+// MLX computes with sizes of 32 bits, and does not check all that it is given.
+template <int N>
+void CheckShapes(const mx::array& x, const mx::array& w, const Window<N>& window, bool transposed) {
+  const auto refuse = [&](const std::string& problem) {
+    throw Error(ErrorCode::kInvalidArgument, problem + ": a tensor of shape " + ShapeText(x.shape()) +
+                                                 " and a filter of shape " + ShapeText(w.shape()));
+  };
+  if (x.ndim() != N + 2 || w.ndim() != N + 2 || x.size() == 0 || w.size() == 0) {
+    refuse(std::to_string(N) + " axes of positions, a first and a last one, and no empty one, are needed");
+  }
+  if (x.shape(-1) != int64_t{w.shape(-1)} * window.groups || w.shape(0) % window.groups != 0) {
+    refuse("channels that do not fit " + std::to_string(window.groups) + " groups");
+  }
+  for (size_t i = 0; i < N; ++i) {
+    const int64_t size = x.shape(static_cast<int>(i) + 1);
+    const int64_t reach = int64_t{window.dilation[i]} * (w.shape(static_cast<int>(i) + 1) - 1) + 1;
+    const int64_t padded = size + int64_t{2} * window.padding[i];
+    const int64_t spread = (size - 1) * window.stride[i] + reach + window.output_padding[i];
+    const int64_t result = transposed ? spread - int64_t{2} * window.padding[i] : padded - reach + 1;
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    if (reach > kMost || padded > kMost || spread > kMost || result < 1) {
+      refuse("a window that does not fit on axis " + std::to_string(i + 1));
+    }
+  }
+}
+
 // MLX spells one number, a pair or a tuple.
 template <int N>
 auto Spell(const std::array<int, N>& sizes) {
@@ -61,12 +93,26 @@ auto Spell(const std::array<int, N>& sizes) {
   if constexpr (N == 3) return std::tuple(sizes[0], sizes[1], sizes[2]);
 }
 
+// MLX has no groups over three axes: each is a convolution of its own there. `convolve` takes x, w and their groups.
+template <int N, typename Convolve>
+mx::array InGroups(const mx::array& x, const mx::array& w, int groups, Convolve convolve) {
+  if (N < 3 || groups == 1) return convolve(x, w, groups);
+  const std::vector<mx::array> inputs = mx::split(x, groups, -1);
+  const std::vector<mx::array> filters = mx::split(w, groups, 0);
+  std::vector<mx::array> outputs;
+  for (size_t i = 0; i < inputs.size(); ++i) outputs.push_back(convolve(inputs[i], filters[i], 1));
+  return mx::concatenate(outputs, -1);
+}
+
 template <int N, auto F>
 Action Convolution(const Operands& operands) {
   return [x = operands.Tensor("x"), w = operands.Tensor("w"), out = operands.Tensor("out"),
           window = WindowOf<N>(operands, false)](Frame& frame) {
-    frame.Set(out, F(frame.Get(x), frame.Get(w), Spell<N>(window.stride), Spell<N>(window.padding),
-                     Spell<N>(window.dilation), window.groups, {}));
+    CheckShapes<N>(frame.Get(x), frame.Get(w), window, false);
+    const auto convolve = [&](const mx::array& input, const mx::array& filter, int groups) {
+      return F(input, filter, Spell<N>(window.stride), Spell<N>(window.padding), Spell<N>(window.dilation), groups, {});
+    };
+    frame.Set(out, InGroups<N>(frame.Get(x), frame.Get(w), window.groups, convolve));
   };
 }
 
@@ -74,18 +120,23 @@ template <int N, auto F>
 Action Transposed(const Operands& operands) {
   return [x = operands.Tensor("x"), w = operands.Tensor("w"), out = operands.Tensor("out"),
           window = WindowOf<N>(operands, true)](Frame& frame) {
-    frame.Set(out, F(frame.Get(x), frame.Get(w), Spell<N>(window.stride), Spell<N>(window.padding),
-                     Spell<N>(window.dilation), Spell<N>(window.output_padding), window.groups, {}));
+    CheckShapes<N>(frame.Get(x), frame.Get(w), window, true);
+    const auto convolve = [&](const mx::array& input, const mx::array& filter, int groups) {
+      return F(input, filter, Spell<N>(window.stride), Spell<N>(window.padding), Spell<N>(window.dilation),
+               Spell<N>(window.output_padding), groups, {});
+    };
+    frame.Set(out, InGroups<N>(frame.Get(x), frame.Get(w), window.groups, convolve));
   };
 }
 
 constexpr Handler kOps[] = {
-    {"Conv1DNode", Convolution<1, mx::conv1d>},
-    {"Conv2DNode", Convolution<2, mx::conv2d>},
-    {"Conv3DNode", Convolution<3, mx::conv3d>},
-    {"ConvTranspose1DNode", Transposed<1, mx::conv_transpose1d>},
-    {"ConvTranspose2DNode", Transposed<2, mx::conv_transpose2d>},
-    {"ConvTranspose3DNode", Transposed<3, mx::conv_transpose3d>},
+    {"Conv1DNode", "convolution over one axis, channels last", Convolution<1, mx::conv1d>},
+    {"Conv2DNode", "convolution over two axes, channels last", Convolution<2, mx::conv2d>},
+    {"Conv3DNode", "convolution over three axes, channels last", Convolution<3, mx::conv3d>},
+    {"ConvTranspose1DNode", "transposed convolution over one axis, channels last", Transposed<1, mx::conv_transpose1d>},
+    {"ConvTranspose2DNode", "transposed convolution over two axes, channels last", Transposed<2, mx::conv_transpose2d>},
+    {"ConvTranspose3DNode", "transposed convolution over three axes, channels last",
+     Transposed<3, mx::conv_transpose3d>},
 };
 
 }  // namespace

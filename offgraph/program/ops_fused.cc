@@ -85,8 +85,12 @@ Action Region(const Operands& operands) {
 }
 
 constexpr Handler kOps[] = {
-    {"GatedActivation", GatedActivation},   {"Linears", Linears}, {"QuantizedEmbedding", QuantizedEmbedding},
-    {"QuantizedLinears", QuantizedLinears}, {"Region", Region},   {"Rotary", Rotary},
+    {"GatedActivation", "silu or gelu of the gate, times up", GatedActivation},
+    {"Linears", "linear layers of one input", Linears},
+    {"QuantizedEmbedding", "rows of a quantized table", QuantizedEmbedding},
+    {"QuantizedLinears", "quantized linear layers of one input", QuantizedLinears},
+    {"Region", "a chain that runs as one operation", Region},
+    {"Rotary", "x cos + rotate_half(x) sin", Rotary},
 };
 
 }  // namespace

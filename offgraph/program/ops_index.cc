@@ -65,9 +65,9 @@ Action Gather(const Operands& operands) {
 }
 
 constexpr Handler kOps[] = {
-    {"GatherNode", Gather},
-    {"TakeAlongAxisNode", TakeAlongAxis},
-    {"TakeNode", Take},
+    {"GatherNode", "slices of x at indices along several axes", Gather},
+    {"TakeAlongAxisNode", "the element that each index names along an axis", TakeAlongAxis},
+    {"TakeNode", "the slices that indices name along an axis", Take},
 };
 
 }  // namespace

@@ -1,6 +1,11 @@
 // Matrix products and quantized weights.
 #include <mlx/ops.h>
 
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
 #include "offgraph/bytes/linear_op.h"
 #include "offgraph/cache/error.h"
 #include "offgraph/program/handler.h"
@@ -43,11 +48,32 @@ void RequireFit(const mx::array& w, const mx::array& scales, const mx::array* bi
                   (biases != nullptr ? " and biases of shape " + ShapeText(biases->shape()) : std::string()));
 }
 
+// The modes of MLX, each with its groups and its bits; zeros fill the lists.
+struct QuantizationMode {
+  std::string_view name;
+  std::array<int, 3> groups;
+  std::array<int, 6> bits;
+};
+constexpr QuantizationMode kModes[] = {
+    {"affine", {32, 64, 128}, {2, 3, 4, 5, 6, 8}},
+    {"mxfp4", {32}, {4}},
+    {"mxfp8", {32}, {8}},
+    {"nvfp4", {16}, {4}},
+};
+
 Quantization QuantizationOf(const Operands& operands) {
   Quantization quantization{operands.Int("group_size"), operands.Int("bits"), operands.Text("mode")};
-  if (quantization.group_size <= 0 || quantization.bits <= 0) {
-    operands.Fail("groups of " + std::to_string(quantization.group_size) + " at " + std::to_string(quantization.bits) +
-                  " bits");
+  const auto has = [](const auto& list, int number) { return number > 0 && std::ranges::count(list, number) > 0; };
+  const auto* const mode = std::ranges::find(kModes, quantization.mode, &QuantizationMode::name);
+  if (mode == std::end(kModes) || !has(mode->groups, quantization.group_size) || !has(mode->bits, quantization.bits)) {
+    operands.Fail("quantization \"" + quantization.mode + "\" in groups of " + std::to_string(quantization.group_size) +
+                  " at " + std::to_string(quantization.bits) +
+                  " bits; there are affine (groups of 32, 64 or 128; 2, 3, 4, 5, 6 or 8 bits), mxfp4 (32; 4), mxfp8 "
+                  "(32; 8) and nvfp4 (16; 4)");
+  }
+  if (operands.OptionalTensor("biases").has_value() != (quantization.mode == "affine")) {
+    operands.Fail("biases are needed for quantization \"affine\", and for no other; this one is \"" +
+                  quantization.mode + "\"");
   }
   return quantization;
 }
@@ -145,8 +171,11 @@ Action GatherQmm(const Operands& operands) {
 }
 
 constexpr Handler kOps[] = {
-    {"AddmmNode", Addmm},         {"DequantizeNode", Dequantize},           {"GatherMmNode", GatherMm},
-    {"GatherQmmNode", GatherQmm}, {"QuantizedMatmulNode", QuantizedMatmul},
+    {"AddmmNode", "alpha mat1 mat2 + beta bias", Addmm},
+    {"DequantizeNode", "a quantized matrix in floating point", Dequantize},
+    {"GatherMmNode", "products of matrices that indices pick", GatherMm},
+    {"GatherQmmNode", "products with quantized matrices that indices pick", GatherQmm},
+    {"QuantizedMatmulNode", "product with a quantized matrix", QuantizedMatmul},
 };
 
 }  // namespace

@@ -34,7 +34,8 @@ Action Softmax(const Operands& operands) {
 // x [B, H, T, D]: rotates the first `dims` of D. Angles come from `freqs` where it is given, else from `base`.
 Action Rope(const Operands& operands) {
   const std::optional<Tid> freqs = operands.OptionalTensor("freqs");
-  const std::optional<float> base = freqs ? std::nullopt : std::optional(operands.Float("base"));
+  std::optional<float> base = operands.Float("base");
+  if (freqs) base.reset();
   return [x = operands.Tensor("x"), out = operands.Tensor("out"), offset = operands.AnySlot("offset"), freqs, base,
           dims = operands.Int("dims"), traditional = operands.Flag("traditional"),
           scale = operands.Float("scale")](Frame& frame) {
@@ -50,10 +51,10 @@ Action Rope(const Operands& operands) {
 }
 
 constexpr Handler kOps[] = {
-    {"LayerNormNode", LayerNorm},
-    {"RMSNormNode", RmsNorm},
-    {"RopeNode", Rope},
-    {"SoftmaxNode", Softmax},
+    {"LayerNormNode", "x less its mean, over its standard deviation", LayerNorm},
+    {"RMSNormNode", "x over its root mean square", RmsNorm},
+    {"RopeNode", "rotary position embedding", Rope},
+    {"SoftmaxNode", "exp(x) over its sum along an axis", Softmax},
 };
 
 }  // namespace

@@ -60,11 +60,20 @@ Action CumulativeSum(const Operands& operands) {
 }
 
 constexpr Handler kOps[] = {
-    {"AllNode", Reduce<mx::all>},     {"AnyNode", Reduce<mx::any>},   {"ArgmaxNode", Pick<mx::argmax>},
-    {"ArgminNode", Pick<mx::argmin>}, {"CumsumNode", CumulativeSum},  {"LogSumExpNode", Reduce<mx::logsumexp>},
-    {"MaxNode", Reduce<mx::max>},     {"MeanNode", Reduce<mx::mean>}, {"MedianNode", Reduce<mx::median>},
-    {"MinNode", Reduce<mx::min>},     {"ProdNode", Reduce<mx::prod>}, {"StdNode", Spread<mx::std>},
-    {"SumNode", Reduce<mx::sum>},     {"VarNode", Spread<mx::var>},
+    {"AllNode", "whether no element is 0", Reduce<mx::all>},
+    {"AnyNode", "whether some element is not 0", Reduce<mx::any>},
+    {"ArgmaxNode", "index of the largest element", Pick<mx::argmax>},
+    {"ArgminNode", "index of the smallest element", Pick<mx::argmin>},
+    {"CumsumNode", "running sum along an axis", CumulativeSum},
+    {"LogSumExpNode", "log(sum(exp(x)))", Reduce<mx::logsumexp>},
+    {"MaxNode", "largest element", Reduce<mx::max>},
+    {"MeanNode", "mean", Reduce<mx::mean>},
+    {"MedianNode", "median, the mean of the two middle ones of an even count", Reduce<mx::median>},
+    {"MinNode", "smallest element", Reduce<mx::min>},
+    {"ProdNode", "product", Reduce<mx::prod>},
+    {"StdNode", "standard deviation", Spread<mx::std>},
+    {"SumNode", "sum", Reduce<mx::sum>},
+    {"VarNode", "variance", Spread<mx::var>},
 };
 
 }  // namespace

@@ -23,7 +23,8 @@ std::vector<int> ToInts(const std::vector<int64_t>& values) {
 
 Action ExpandDims(const Operands& operands) {
   return [x = operands.Tensor("x"), out = operands.Tensor("out"), axis = operands.Int("axis")](Frame& frame) {
-    frame.Set(out, mx::expand_dims(frame.Get(x), axis));
+    const mx::array& input = frame.Get(x);
+    frame.Set(out, mx::expand_dims(input, NormalizeNewAxis(axis, input)));
   };
 }
 
@@ -184,8 +185,9 @@ Action Slice(const Operands& operands) {
     mx::Shape from(input.ndim(), 0);
     mx::Shape to = input.shape();
     mx::Shape steps(input.ndim(), 1);
-    SetSliceBounds(frame.Int(start), frame.Int(stop), step, input.shape()[dim], &from[dim], &to[dim]);
-    steps[dim] = step;
+    const int size = input.shape()[dim];
+    SetSliceBounds(frame.Int(start), frame.Int(stop), step, size, &from[dim], &to[dim]);
+    steps[dim] = std::clamp(step, -std::max(size, 1), std::max(size, 1));  // one that leaves the axis; MLX adds to it
     frame.Set(out, mx::slice(input, from, to, steps));
   };
 }
@@ -230,43 +232,57 @@ Action Stack(const Operands& operands) {
   auto tensors = operands.Tensors("tensors");
   if (tensors.empty()) operands.Fail("nothing to stack");
   return [tensors, out = operands.Tensor("out"), axis = operands.Int("axis")](Frame& frame) {
-    frame.Set(out, mx::stack(frame.Get(tensors), axis));
+    frame.Set(out, mx::stack(frame.Get(tensors), NormalizeNewAxis(axis, frame.Get(tensors.front()))));
   };
 }
 
+// x with what negative widths cut off.
+mx::array Crop(const mx::array& x, const std::vector<int>& widths) {
+  mx::Shape from(x.ndim(), 0);
+  mx::Shape to = x.shape();
+  for (size_t d = 0; d < x.ndim(); ++d) {
+    from[d] = std::max(-widths[2 * d], 0);
+    to[d] -= std::max(-widths[2 * d + 1], 0);
+    if (from[d] > to[d]) Refuse("widths that cut more than there is, of a tensor of shape " + ShapeText(x.shape()));
+  }
+  return to == x.shape() && from == mx::Shape(x.ndim(), 0) ? x : mx::slice(x, from, to);
+}
+
 Action Pad(const Operands& operands) {
+  const std::string& mode = operands.Text("mode");
+  if (mode != "constant" && mode != "edge") operands.Fail("mode \"" + mode + "\"; expected constant or edge");
   return [x = operands.Tensor("x"), out = operands.Tensor("out"), widths = operands.IntsOrSlots("pad_width"),
-          value = operands.Float("constant_value"), mode = operands.Text("mode")](Frame& frame) {
+          value = operands.Float("constant_value"), mode](Frame& frame) {
     const mx::array& input = frame.Get(x);
-    const std::vector<int> flat = ToInts(frame.Ints(widths));
+    std::vector<int> flat = ToInts(frame.Ints(widths));
+    for (int& width : flat) width = std::max(width, -std::numeric_limits<int>::max());
     if (flat.size() != 2 * input.ndim()) {
       Refuse(std::to_string(flat.size()) + " widths for a tensor of shape " + ShapeText(input.shape()));
     }
     std::vector<std::pair<int, int>> pairs;
     for (size_t i = 0; i < flat.size(); i += 2) {
-      if (flat[i] < 0 || flat[i + 1] < 0) Refuse("a negative width");
-      pairs.emplace_back(flat[i], flat[i + 1]);
+      pairs.emplace_back(std::max(flat[i], 0), std::max(flat[i + 1], 0));
     }
-    frame.Set(out, mx::pad(input, pairs, mx::array(value, input.dtype()), mode));
+    frame.Set(out, mx::pad(Crop(input, flat), pairs, NumberAs(double{value}, input.dtype()), mode));
   };
 }
 
 constexpr Handler kOps[] = {
-    {"AsStridedNode", AsStrided},
-    {"BroadcastToNode", BroadcastTo},
-    {"ConcatenateNode", Concatenate},
-    {"ExpandDimsNode", ExpandDims},
-    {"FlipNode", Flip},
-    {"PadNode", Pad},
-    {"RepeatNode", Repeat},
-    {"ReshapeNode", Reshape},
-    {"RollNode", Roll},
-    {"SliceNode", Slice},
-    {"SplitNode", Split},
-    {"SqueezeNode", Squeeze},
-    {"StackNode", Stack},
-    {"TileNode", Tile},
-    {"TransposeNode", Transpose},
+    {"AsStridedNode", "a view by strides and offset, copied", AsStrided},
+    {"BroadcastToNode", "x repeated to a shape; -1 keeps a size", BroadcastTo},
+    {"ConcatenateNode", "tensors joined along an axis", Concatenate},
+    {"ExpandDimsNode", "a new axis of size 1", ExpandDims},
+    {"FlipNode", "axes in reverse order", Flip},
+    {"PadNode", "x with a margin, constant or of its edge", Pad},
+    {"RepeatNode", "each element several times along an axis", Repeat},
+    {"ReshapeNode", "another shape of the same elements; -1 is inferred", Reshape},
+    {"RollNode", "elements moved along axes, around the end", Roll},
+    {"SliceNode", "from start to stop by step on an axis", Slice},
+    {"SplitNode", "parts of given sizes along an axis", Split},
+    {"SqueezeNode", "axes of size 1 removed", Squeeze},
+    {"StackNode", "tensors joined along a new axis", Stack},
+    {"TileNode", "the whole of x several times along each axis", Tile},
+    {"TransposeNode", "axes in another order", Transpose},
 };
 
 }  // namespace

@@ -38,10 +38,10 @@ Action Partition(const Operands& operands) {
 }
 
 constexpr Handler kOps[] = {
-    {"ArgPartitionNode", Partition<mx::argpartition>},
-    {"ArgsortNode", Sort<mx::argsort>},
-    {"PartitionNode", Partition<mx::partition>},
-    {"SortNode", Sort<mx::sort>},
+    {"ArgPartitionNode", "indices that put the kth element in its place", Partition<mx::argpartition>},
+    {"ArgsortNode", "indices that sort", Sort<mx::argsort>},
+    {"PartitionNode", "the kth element in its place, smaller ones before it", Partition<mx::partition>},
+    {"SortNode", "sorted, ascending", Sort<mx::sort>},
 };
 
 }  // namespace

@@ -19,10 +19,14 @@ Action Unary(const Operands& operands) {
 }
 
 // Functions of several steps are computed in fp32 for narrower types, and rounded once.
+template <typename Function>
+mx::array ThroughFloat32(const mx::array& x, Function function) {
+  const bool narrow = x.dtype() == mx::float16 || x.dtype() == mx::bfloat16;
+  return narrow ? mx::astype(function(mx::astype(x, mx::float32)), x.dtype()) : function(x);
+}
 template <mx::array (*F)(const mx::array&)>
 mx::array InFloat32(const mx::array& x, mx::StreamOrDevice /*stream*/) {
-  const bool narrow = x.dtype() == mx::float16 || x.dtype() == mx::bfloat16;
-  return narrow ? mx::astype(F(mx::astype(x, mx::float32)), x.dtype()) : F(x);
+  return ThroughFloat32(x, F);
 }
 
 mx::array Silu(const mx::array& x) { return mx::multiply(x, mx::sigmoid(x)); }
@@ -59,7 +63,10 @@ mx::array Contiguous(const mx::array& x, mx::StreamOrDevice stream) { return mx:
 
 Action Round(const Operands& operands) {
   return [x = operands.Tensor("x"), out = operands.Tensor("out"), decimals = operands.Int("decimals")](Frame& frame) {
-    frame.Set(out, mx::round(frame.Get(x), decimals));
+    // The power of ten may be beyond a narrow type.
+    const mx::array& input = frame.Get(x);
+    frame.Set(
+        out, ThroughFloat32(input, [decimals = decimals](const mx::array& wide) { return mx::round(wide, decimals); }));
   };
 }
 
@@ -70,44 +77,44 @@ Action AsType(const Operands& operands) {
 }
 
 constexpr Handler kOps[] = {
-    {"AbsNode", Unary<mx::abs>},
-    {"ArccosNode", Unary<mx::arccos>},
-    {"ArccoshNode", Unary<mx::arccosh>},
-    {"ArcsinNode", Unary<mx::arcsin>},
-    {"ArcsinhNode", Unary<mx::arcsinh>},
-    {"ArctanNode", Unary<mx::arctan>},
-    {"ArctanhNode", Unary<mx::arctanh>},
-    {"AsTypeNode", AsType},
-    {"BitwiseInvertNode", Unary<mx::bitwise_invert>},
-    {"CeilNode", Unary<mx::ceil>},
-    {"ContiguousNode", Unary<Contiguous>},
-    {"CosNode", Unary<mx::cos>},
-    {"CoshNode", Unary<mx::cosh>},
-    {"ErfNode", Unary<mx::erf>},
-    {"ExpNode", Unary<mx::exp>},
-    {"Expm1Node", Unary<mx::expm1>},
-    {"FloorNode", Unary<mx::floor>},
-    {"GeluNode", Gelu},
-    {"IdCopyNode", Unary<Same>},
-    {"Log10Node", Unary<mx::log10>},
-    {"Log1pNode", Unary<mx::log1p>},
-    {"Log2Node", Unary<mx::log2>},
-    {"LogNode", Unary<mx::log>},
-    {"LogicalNotNode", Unary<mx::logical_not>},
-    {"NegNode", Unary<mx::negative>},
-    {"ReciprocalNode", Unary<mx::reciprocal>},
-    {"RoundNode", Round},
-    {"RsqrtNode", Unary<mx::rsqrt>},
-    {"SigmoidNode", Unary<mx::sigmoid>},
-    {"SignNode", Unary<mx::sign>},
-    {"SiluNode", Unary<InFloat32<Silu>>},
-    {"SinNode", Unary<mx::sin>},
-    {"SinhNode", Unary<mx::sinh>},
-    {"SqrtNode", Unary<mx::sqrt>},
-    {"SquareNode", Unary<mx::square>},
-    {"TanNode", Unary<mx::tan>},
-    {"TanhNode", Unary<mx::tanh>},
-    {"TruncNode", Unary<Truncate>},
+    {"AbsNode", "|x|", Unary<mx::abs>},
+    {"ArccosNode", "arccosine", Unary<mx::arccos>},
+    {"ArccoshNode", "inverse hyperbolic cosine", Unary<mx::arccosh>},
+    {"ArcsinNode", "arcsine", Unary<mx::arcsin>},
+    {"ArcsinhNode", "inverse hyperbolic sine", Unary<mx::arcsinh>},
+    {"ArctanNode", "arctangent", Unary<mx::arctan>},
+    {"ArctanhNode", "inverse hyperbolic tangent", Unary<mx::arctanh>},
+    {"AsTypeNode", "x in another element type", AsType},
+    {"BitwiseInvertNode", "every bit flipped; of a bool, not", Unary<mx::bitwise_invert>},
+    {"CeilNode", "rounded up", Unary<mx::ceil>},
+    {"ContiguousNode", "x in row-major order", Unary<Contiguous>},
+    {"CosNode", "cosine", Unary<mx::cos>},
+    {"CoshNode", "hyperbolic cosine", Unary<mx::cosh>},
+    {"ErfNode", "error function", Unary<mx::erf>},
+    {"ExpNode", "e to the power of x", Unary<mx::exp>},
+    {"Expm1Node", "e to the power of x, minus 1", Unary<mx::expm1>},
+    {"FloorNode", "rounded down", Unary<mx::floor>},
+    {"GeluNode", "x times the normal distribution function of x, exact or by tanh", Gelu},
+    {"IdCopyNode", "x itself", Unary<Same>},
+    {"Log10Node", "logarithm to base 10", Unary<mx::log10>},
+    {"Log1pNode", "logarithm of 1 + x", Unary<mx::log1p>},
+    {"Log2Node", "logarithm to base 2", Unary<mx::log2>},
+    {"LogNode", "natural logarithm", Unary<mx::log>},
+    {"LogicalNotNode", "whether x is 0", Unary<mx::logical_not>},
+    {"NegNode", "-x", Unary<mx::negative>},
+    {"ReciprocalNode", "1 / x", Unary<mx::reciprocal>},
+    {"RoundNode", "rounded to decimals, halves to even", Round},
+    {"RsqrtNode", "1 / sqrt(x)", Unary<mx::rsqrt>},
+    {"SigmoidNode", "1 / (1 + exp(-x))", Unary<mx::sigmoid>},
+    {"SignNode", "-1, 0 or 1", Unary<mx::sign>},
+    {"SiluNode", "x sigmoid(x)", Unary<InFloat32<Silu>>},
+    {"SinNode", "sine", Unary<mx::sin>},
+    {"SinhNode", "hyperbolic sine", Unary<mx::sinh>},
+    {"SqrtNode", "square root", Unary<mx::sqrt>},
+    {"SquareNode", "x x", Unary<mx::square>},
+    {"TanNode", "tangent", Unary<mx::tan>},
+    {"TanhNode", "hyperbolic tangent", Unary<mx::tanh>},
+    {"TruncNode", "rounded towards 0", Unary<Truncate>},
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace mx = mlx::core;
 
 // dst[.., from:to:step, ..] = update on one axis.
 mx::array UpdateSlice(const mx::array& dst, const mx::array& update, size_t axis, int from, int to, int step) {
-  const int rows = (to - from + step - 1) / step;
+  const auto rows = static_cast<int>((int64_t{to} - from + step - 1) / step);
   mx::Shape expected = dst.shape();
   expected[axis] = rows;
   if (update.ndim() == dst.ndim() && update.shape(static_cast<int>(axis)) != rows) {
@@ -30,7 +30,7 @@ mx::array UpdateSlice(const mx::array& dst, const mx::array& update, size_t axis
   mx::Shape steps(dst.ndim(), 1);
   start[axis] = from;
   stop[axis] = to;
-  steps[axis] = step;
+  steps[axis] = std::min(step, dst.shape()[axis]);  // one that leaves the axis at once; MLX adds to it
   return mx::slice_update(dst, mx::broadcast_to(update, expected), start, stop, steps);
 }
 
@@ -118,9 +118,9 @@ Action ScatterAdd(const Operands& operands) {
 }
 
 constexpr Handler kOps[] = {
-    {"IndexCopyNode", IndexCopy},
-    {"ScatterAddNode", ScatterAdd},
-    {"SliceUpdateNode", SliceUpdate},
+    {"IndexCopyNode", "dst with slices replaced at indices", IndexCopy},
+    {"ScatterAddNode", "x with updates added where indices name", ScatterAdd},
+    {"SliceUpdateNode", "dst with a slice replaced", SliceUpdate},
 };
 
 }  // namespace

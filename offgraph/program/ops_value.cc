@@ -67,13 +67,13 @@ Action ItemInt(const Operands& operands) {
 }
 
 constexpr Handler kOps[] = {
-    {"AddIntNode", IntArithmetic<Add>},
-    {"FloorDivideIntNode", IntArithmetic<FloorDivide>},
-    {"ItemIntNode", ItemInt},
-    {"ModIntNode", IntArithmetic<Modulo>},
-    {"MultiplyIntNode", IntArithmetic<Multiply>},
-    {"SubtractIntNode", IntArithmetic<Subtract>},
-    {"SymSizeNode", SymSize},
+    {"AddIntNode", "a + b of integers", IntArithmetic<Add>},
+    {"FloorDivideIntNode", "a / b of integers, rounded down", IntArithmetic<FloorDivide>},
+    {"ItemIntNode", "the one element of a tensor as an integer", ItemInt},
+    {"ModIntNode", "what FloorDivideIntNode leaves, with b's sign", IntArithmetic<Modulo>},
+    {"MultiplyIntNode", "a b of integers", IntArithmetic<Multiply>},
+    {"SubtractIntNode", "a - b of integers", IntArithmetic<Subtract>},
+    {"SymSizeNode", "size of an axis", SymSize},
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "offgraph/cache/error.h"
-#include "offgraph/program/schema/schema_bfbs_generated.h"
+#include "offgraph/program/op_schema.h"
 #include "offgraph/program/schema/schema_generated.h"
 
 namespace offgraph::program {
@@ -19,94 +19,6 @@ constexpr char kMagic[] = {'M', 'L', 'X', '0'};
 // Tables nest five deep in this schema (graph, chain, instruction, op, operand).
 constexpr flatbuffers::uoffset_t kMaxDepth = 16;
 constexpr uint32_t kMaxRank = 32;
-
-// How a field of an op is stored, and what it becomes.
-enum class FieldKind : uint8_t {
-  kBool,
-  kInt,
-  kFloat,
-  kString,
-  kTid,
-  kVid,
-  kIntOperand,
-  kFloatOperand,
-  kSlotOperand,
-  kIndexOperand,
-  kIntVector,
-  kFloatVector,
-  kStringVector,
-  kTidVector,
-  kIntOperandVector,
-  kUnknown,  // a kind that a newer schema brings
-};
-
-struct FieldSchema {
-  std::string name;
-  FieldKind kind = FieldKind::kUnknown;
-  const reflection::Field* field = nullptr;
-};
-
-struct OpSchema {
-  std::string name;
-  std::vector<FieldSchema> fields;  // in the schema's order
-};
-
-std::string_view ShortName(const flatbuffers::String* full) {
-  const std::string_view name = full->string_view();
-  const size_t dot = name.rfind('.');
-  return dot == std::string_view::npos ? name : name.substr(dot + 1);
-}
-
-FieldKind ObjectKind(std::string_view object, bool vector) {
-  if (object == "Tid") return vector ? FieldKind::kTidVector : FieldKind::kTid;
-  if (object == "Vid" && !vector) return FieldKind::kVid;
-  if (object == "IntOrVid") return vector ? FieldKind::kIntOperandVector : FieldKind::kIntOperand;
-  if (object == "FloatOrVid" && !vector) return FieldKind::kFloatOperand;
-  if (object == "VidOrTid" && !vector) return FieldKind::kSlotOperand;
-  if (object == "IntOrVidOrTid" && !vector) return FieldKind::kIndexOperand;
-  return FieldKind::kUnknown;
-}
-
-FieldKind KindOf(const reflection::Type& type, const reflection::Schema& schema) {
-  const auto object = [&] { return ShortName(schema.objects()->Get(static_cast<uint32_t>(type.index()))->name()); };
-  if (type.base_type() == reflection::Bool) return FieldKind::kBool;
-  if (flatbuffers::IsInteger(type.base_type())) return FieldKind::kInt;
-  if (flatbuffers::IsFloat(type.base_type())) return FieldKind::kFloat;
-  if (type.base_type() == reflection::String) return FieldKind::kString;
-  if (type.base_type() == reflection::Obj) return ObjectKind(object(), false);
-  if (type.base_type() != reflection::Vector) return FieldKind::kUnknown;
-  if (type.element() == reflection::Obj) return ObjectKind(object(), true);
-  if (type.element() == reflection::String) return FieldKind::kStringVector;
-  if (flatbuffers::IsInteger(type.element())) return FieldKind::kIntVector;
-  if (flatbuffers::IsFloat(type.element())) return FieldKind::kFloatVector;
-  return FieldKind::kUnknown;
-}
-
-// The schema's ops by their number in the union; entry 0 (no op) has no name.
-std::vector<OpSchema> MakeOpSchemas() {
-  const reflection::Schema& schema = *reflection::GetSchema(mlx_delegate::MLXGraphBinarySchema::data());
-  std::vector<OpSchema> ops;
-  for (const reflection::Enum* candidate : *schema.enums()) {
-    if (ShortName(candidate->name()) != "OpNode") continue;
-    for (const reflection::EnumVal* value : *candidate->values()) {
-      const auto number = static_cast<size_t>(value->value());
-      if (ops.size() <= number) ops.resize(number + 1);
-      if (value->union_type() == nullptr || value->union_type()->base_type() != reflection::Obj) continue;
-      const reflection::Object& object = *schema.objects()->Get(static_cast<uint32_t>(value->union_type()->index()));
-      ops[number].name = ShortName(object.name());
-      ops[number].fields.resize(object.fields()->size());
-      for (const reflection::Field* field : *object.fields()) {
-        ops[number].fields[field->id()] = {field->name()->str(), KindOf(*field->type(), schema), field};
-      }
-    }
-  }
-  return ops;
-}
-
-const std::vector<OpSchema>& OpSchemas() {
-  static const std::vector<OpSchema> ops = MakeOpSchemas();
-  return ops;
-}
 
 // Decodes one payload. Every throw names the part that is wrong.
 class Reader {

@@ -199,6 +199,15 @@ TEST(PayloadTest, MetalKernelsAreRefusedByName) {
               ::testing::AllOf(HasSubstr("MetalKernelNode"), HasSubstr("Apple GPUs")));
 }
 
+// A file of a newer exporter than this build: the number is all that there is to name.
+TEST(PayloadTest, OpsBeyondTheSchemaAreRefused) {
+  PayloadBuilder builder({.inputs = 1, .outputs = 1});
+  builder.Copy(0, 0, 1);
+  builder.Emit(0, static_cast<fbs::OpNode>(250), fbs::CreateNoopNode(builder.fbb()));
+  EXPECT_THAT(Complaint(builder.Finish(), ErrorCode::kUnsupported),
+              ::testing::AllOf(HasSubstr("chain 0, instruction 1: op number 250"), HasSubstr("build against")));
+}
+
 // Every op of the schema runs but the one that cannot.
 TEST(PayloadTest, EveryOpHasAHandler) {
   EXPECT_THAT(UnhandledOps(), ElementsAre("MetalKernelNode"));
