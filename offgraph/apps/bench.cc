@@ -159,7 +159,8 @@ class Bench {
                    {"prefill", Json::array()},
                    {"decode", Json::array()}};
     for (const Figure& figure : prefill_) {
-      result["prefill"].push_back({{"tokens", figure.size}, {"tokens_per_s", Median(figure.tokens_per_s)}});
+      result["prefill"].push_back(
+          {{"tokens", figure.size}, {"tokens_per_s", Median(figure.tokens_per_s)}, {"ops_per_token", cost.matrix_ops}});
     }
     for (const Figure& figure : decode_) {
       result["decode"].push_back({{"depth", figure.size},

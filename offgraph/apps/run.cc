@@ -3,12 +3,15 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "offgraph/apps/commands.h"
 #include "offgraph/apps/console.h"
 #include "offgraph/apps/json.h"
+#include "offgraph/apps/npy_file.h"
 #include "offgraph/apps/options.h"
 #include "offgraph/cache/error.h"
 #include "offgraph/llm/model_files.h"
@@ -21,7 +24,8 @@ constexpr const char* kExamples =
     "  offgraph run models/stories260K --temp 0\n"
     "  offgraph run smollm2 -p \"The capital of France is\" -n 20 --temp 0\n"
     "  offgraph run smollm2 --chat -p \"What is the capital of France?\"\n"
-    "  offgraph run model.pte --tokenizer checkpoint/ -f prompt.txt --kv-dtype fp16 --json";
+    "  offgraph run model.pte --tokenizer checkpoint/ -f prompt.txt --kv-dtype fp16 --json\n"
+    "  offgraph run smollm2 -f text.txt --logits logits.npy";
 
 struct RunFlags {
   ModelFlags model;
@@ -30,6 +34,7 @@ struct RunFlags {
   std::string prompt;
   std::string prompt_file;
   std::string system;
+  std::string logits_file;
   bool chat = false;
   bool echo = false;
   bool quiet = false;
@@ -58,12 +63,41 @@ void PrintStatistics(const llm::Reply& reply, size_t prompt_tokens, double prefi
             << " tokens per second), ended by: " << llm::Name(reply.reason) << std::endl;
 }
 
+// The logits after every token of the prompt, as [tokens, vocab]; nothing is generated.
+int DumpLogits(const RunFlags& flags, std::span<const llm::TokenId> tokens, llm::Session& session) {
+  const Stopwatch watch;
+  std::optional<NpyFile> file;
+  {
+    Progress progress("logits");
+    session.Append(tokens, {.stop = Interrupted,
+                            .progress = [&](int64_t done, int64_t total) { progress.Update(done, total); },
+                            .each_row =
+                                [&](std::span<const float> row) {
+                                  if (!file) {
+                                    file.emplace(flags.logits_file, static_cast<int64_t>(tokens.size()),
+                                                 static_cast<int64_t>(row.size()));
+                                  }
+                                  file->WriteRow(row);
+                                }});
+  }
+  if (file) file->Finish();
+  const int64_t vocab = static_cast<int64_t>(session.Logits().size());
+  if (flags.json) {
+    PrintJson({{"logits", flags.logits_file}, {"tokens", tokens}, {"vocab", vocab}, {"prompt_s", watch.seconds()}});
+  } else if (!flags.quiet) {
+    std::cerr << "logits after " << tokens.size() << " tokens, " << vocab << " each, in "
+              << FormatFixed(watch.seconds(), 2) << " s: " << Printable(flags.logits_file) << std::endl;
+  }
+  return 0;
+}
+
 int Run(const RunFlags& flags) {
   const llm::GenerateOptions options = Resolve(flags.generate);
   const std::string prompt = Prompt(flags);
   const std::shared_ptr<const llm::Model> model = OpenModel(flags.model);
   const std::vector<llm::TokenId> tokens = PromptTokens(*model, flags, prompt);
   llm::Session session(model, flags.cache);
+  if (!flags.logits_file.empty()) return DumpLogits(flags, tokens, session);
 
   const Stopwatch prefill;
   {
@@ -105,6 +139,10 @@ Command AddRun(CLI::App& parent) {
       ->excludes(prompt);
   auto* chat = command->add_flag("--chat", flags->chat, "The prompt is a question, asked through the chat template");
   command->add_option("--system", flags->system, "With --chat: the system message")->type_name("TEXT")->needs(chat);
+  command
+      ->add_option("--logits", flags->logits_file,
+                   "Write the logits after every token of the prompt, fp32 [tokens, vocab] as .npy, and end there")
+      ->type_name("FILE");
   command->add_flag("--echo", flags->echo, "Print the prompt in front of the text");
   command->add_flag("-q,--quiet", flags->quiet, "No statistics on standard error");
   AddJsonFlag(*command, flags->json);

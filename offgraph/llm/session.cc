@@ -167,6 +167,15 @@ void Session::Check(std::span<const TokenId> added, int64_t total) const {
   }
 }
 
+namespace {
+// Shows every row of `logits` [rows, vocab], and keeps the last one.
+void KeepLastRow(std::vector<float>* logits, int64_t rows, const std::function<void(std::span<const float>)>& show) {
+  const size_t vocab = logits->size() / static_cast<size_t>(rows);
+  for (size_t at = 0; at < logits->size(); at += vocab) show(std::span(*logits).subspan(at, vocab));
+  logits->erase(logits->begin(), logits->end() - static_cast<ptrdiff_t>(vocab));
+}
+}  // namespace
+
 // Makes `next` the sequence. The cache and `next` agree in the first `common` tokens, and next.size() > common.
 void Session::Compute(std::vector<TokenId> next, int64_t common, const StepControl& control) {
   const auto total = static_cast<int64_t>(next.size());
@@ -178,7 +187,8 @@ void Session::Compute(std::vector<TokenId> next, int64_t common, const StepContr
       if (control.stop && control.stop()) throw Error(ErrorCode::kCancelled, "cancelled");
       const int64_t count = std::min({total - at, chunk_, runner_.LargestStep()});
       const std::vector<int64_t> step(next.begin() + at, next.begin() + at + count);
-      logits = runner_.Step(step, {.all_rows = false, .cancelled = control.stop});
+      logits = runner_.Step(step, {.all_rows = control.each_row != nullptr, .cancelled = control.stop});
+      if (control.each_row) KeepLastRow(&logits, count, control.each_row);
       stats_.computed += count;
       if (control.progress) control.progress(cached() - start, total - start);
     }

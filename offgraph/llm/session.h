@@ -54,6 +54,9 @@ struct StepControl {
   std::function<bool()> stop{};
   // Called after each step with the tokens computed so far and in all; may be empty.
   std::function<void(int64_t done, int64_t total)> progress{};
+  // Called with the logits [vocab] that follow each computed token, in order; may be empty, and then only those of the
+  // last token are computed.
+  std::function<void(std::span<const float> logits)> each_row{};
 };
 
 struct SessionStats {

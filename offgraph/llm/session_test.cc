@@ -150,6 +150,26 @@ TEST(SessionTest, ChunksOfEverySizeGiveTheSameBits) {
   }
 }
 
+// In steps of any size, and the last row is what Logits gives.
+TEST(SessionTest, EachRowHasTheLogitsOfItsToken) {
+  std::mt19937 random(3);
+  const std::vector<TokenId> tokens = RandomTokens(random, 20);
+  Session one_by_one(Stories());
+  std::vector<std::vector<float>> expected;
+  for (const TokenId token : tokens) {
+    one_by_one.Push(token);
+    expected.push_back(Copy(one_by_one.Logits()));
+  }
+  for (const int64_t step : {1, 7, 20}) {
+    Session session(Stories(), {.max_step = step});
+    std::vector<std::vector<float>> rows;
+    session.Append(tokens, {.each_row = [&](std::span<const float> row) { rows.push_back(Copy(row)); }});
+    ASSERT_EQ(rows.size(), tokens.size());
+    for (size_t i = 0; i < rows.size(); ++i) EXPECT_TRUE(SameBits(rows[i], expected[i])) << step << ", row " << i;
+    EXPECT_TRUE(SameBits(session.Logits(), expected.back())) << step;
+  }
+}
+
 TEST(SessionTest, AWindowChangesWhatIsComputedAndOnlyPastIt) {
   std::mt19937 random(8);
   const auto tokens = RandomTokens(random, 60);

@@ -3,6 +3,8 @@
 Usage: cli_test.py OFFGRAPH MODELS [unittest arguments]. Python's standard library alone.
 """
 
+import array
+import ast
 import json
 import os
 import pathlib
@@ -150,6 +152,46 @@ class Run(CliTest):
         done = json.loads(self.ok("run", STORIES, "--temp", "0", "--json", "--stop", "big, red", "--stop", "zzz").out)
         self.assertEqual(done["reason"], "stop_string")
         self.assertTrue(done["text"].endswith("she saw a "), done["text"])
+
+    def read_npy(self, path):
+        """Shape and numbers of a matrix of fp32, by the format's own description."""
+        data = path.read_bytes()
+        self.assertEqual(data[:8], b"\x93NUMPY\x01\x00")
+        end = 10 + int.from_bytes(data[8:10], "little")
+        self.assertEqual(end % 64, 0)
+        head = ast.literal_eval(data[10:end].decode())
+        self.assertEqual((head["descr"], head["fortran_order"], data[end - 1:end]), ("<f4", False, b"\n"))
+        numbers = array.array("f", data[end:])
+        self.assertEqual(len(numbers), head["shape"][0] * head["shape"][1])
+        return head["shape"], numbers
+
+    def test_logits_of_every_position(self):
+        story = (STORIES / "story.txt").read_text()[:200]
+        files = [self.folder / f"{step}.npy" for step in (1, 7, 512)]
+        for file, step in zip(files, (1, 7, 512)):
+            done = self.ok("run", STORIES, "-p", story, "--logits", file, "--prefill-chunk", step)
+            self.assertEqual(done.out, "")
+            self.assertRegex(done.err, r"^logits after \d+ tokens, 512 each")
+            self.assertEqual(file.read_bytes(), files[0].read_bytes())
+        (rows, vocab), numbers = self.read_npy(files[0])
+        self.assertEqual(vocab, 512)
+        # What follows a part of the text is the most probable token of the part's last row.
+        for part in ("Once upon a time", "Once upon a time, there was a little girl named Lily", story):
+            reply = json.loads(self.ok("run", STORIES, "-p", part, "--temp", "0", "-n", "1", "--json").out)
+            last = reply["prompt_tokens"] - 1
+            row = numbers[last * vocab:(last + 1) * vocab]
+            self.assertEqual(max(range(vocab), key=row.__getitem__), reply["tokens"][0])
+        self.assertEqual(last, rows - 1)
+        result = json.loads(self.ok("run", STORIES, "-p", "Lily", "--logits", files[0], "--json").out)
+        self.assertEqual((result["vocab"], result["logits"]), (512, str(files[0])))
+        self.assertEqual(self.read_npy(files[0])[0], (len(result["tokens"]), 512))
+
+    def test_logits_that_cannot_be_written_are_an_error(self):
+        self.assertIn("cannot be written", self.refused(1, "run", STORIES, "--logits", self.folder / "no" / "x.npy"))
+        self.assertIn("cannot be written", self.refused(1, "run", STORIES, "--logits", "/dev/full"))
+        file = self.folder / "kept.npy"
+        self.refused(1, "run", STORIES, "-p", "word " * 5000, "--logits", file)
+        self.assertFalse(file.exists())
 
     def test_a_full_cache_ends_the_text(self):
         done = json.loads(self.ok("run", STORIES, "--temp", "0", "--json", "--capacity", "30", "-n", "0").out)
@@ -320,6 +362,13 @@ class Inspect(CliTest):
         self.assertLess(ring["memory"]["cache_bytes"], full["memory"]["cache_bytes"] / 5)
 
 
+    def test_ops_that_this_build_cannot_run_are_named(self):
+        case = pathlib.Path(__file__).parents[1] / "data" / "opcases" / "metal_kernel_1024" / "model.pte"
+        message = self.refused(1, "inspect", case)
+        self.assertIn("MetalKernelNode", message)
+        self.assertIn("export the model without", message)
+
+
 class Bench(CliTest):
     def test_json_has_the_documented_form(self):
         done = self.ok("bench", STORIES, "--prefill", "16,64", "--depth", "0,40", "--decode", "4", "--reps", "1",
@@ -327,13 +376,19 @@ class Bench(CliTest):
         result = json.loads(done.out)
         self.assertEqual(result["threads"], 2)
         self.assertGreater(result["load_s"], 0)
+        # The limits are measured with a buffer of 128 MiB, which is none of the model's memory.
         self.assertGreater(result["peak_rss_bytes"], 1 << 20)
+        if "san" not in OFFGRAPH:
+            self.assertLess(result["peak_rss_bytes"], 128 << 20)
         for limit in ("read_bytes_per_s", "int8_ops_per_s", "fp32_flops_per_s"):
             self.assertGreater(result["limits"][limit], 1e6)
         self.assertEqual([row["tokens"] for row in result["prefill"]], [16, 64])
         self.assertEqual([row["depth"] for row in result["decode"]], [0, 40])
         for row in result["prefill"] + result["decode"]:
             self.assertGreater(row["tokens_per_s"], 0)
+        # Each weight of a layer and of the output head is multiplied and added once a token.
+        for row in result["prefill"]:
+            self.assertEqual(row["ops_per_token"], 2 * (5 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 172) + 64 * 512))
         # 5 layers, K and V, 4 heads of size 8, 4 bytes: a row is 1280 bytes, and the second starts 40 rows deeper.
         self.assertEqual(result["decode"][1]["bytes_per_token"] - result["decode"][0]["bytes_per_token"], 40 * 1280)
 

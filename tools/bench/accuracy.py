@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What faster arithmetic costs: how far a model's predictions move from those of a more exact computation.
 
-  tools/bench/accuracy.py                                        llama.cpp's types against its F16 file
+  tools/bench/accuracy.py                                        offgraph's default mode against its exact one, and
+                                                                 llama.cpp's types against its F16 file
   tools/bench/accuracy.py --pair NAME REFERENCE CANDIDATE ...    any two dumps, beside them
 
 A dump holds the logits of every position of a text: float32 [positions, vocab], as .npy, or as .safetensors with a
@@ -21,6 +22,7 @@ import tempfile
 import environments
 import models
 import report
+import runners
 from environments import BENCH, HERE, Unavailable, run_quietly
 
 try:
@@ -86,6 +88,23 @@ def summarize(name, reference, candidate):
             "kl_99": float(numpy.percentile(divergence, 99)), "same_first": float(same.mean())}
 
 
+def offgraph_pairs(flags):
+    """Summaries of offgraph's exports: the default mode, with rounded activations, against the exact one."""
+    program = runners.offgraph_program()
+    BENCH.mkdir(exist_ok=True)
+    rows = []
+    for name in models.EXPORTS:
+        with tempfile.TemporaryDirectory(dir=BENCH) as folder:
+            def dump(mode, *options):
+                path = f"{folder}/{mode}.npy"
+                run_quietly([program, "run", models.path(flags.models, name), "--threads", flags.threads, "--file",
+                             flags.text, "--logits", path, "--quiet", *options], f"logits of {name}, {mode}")
+                return load(path)[: flags.tokens]
+
+            rows.append(summarize(f"offgraph {name} / exact", dump("exact", "--exact"), dump("default")))
+    return rows
+
+
 def llama_pairs(flags):
     """Summaries of llama.cpp's types. The dumps are large, so they are made for this once."""
     program = environments.llama()
@@ -104,7 +123,8 @@ def llama_pairs(flags):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pair", nargs=3, action="append", default=[], metavar=("NAME", "REFERENCE", "CANDIDATE"))
-    parser.add_argument("--no-llama", action="store_true", help="only the pairs given")
+    parser.add_argument("--no-offgraph", action="store_true", help="leave offgraph's exports out")
+    parser.add_argument("--no-llama", action="store_true", help="leave llama.cpp's files out")
     parser.add_argument("--models", type=pathlib.Path, default=models.default_folder(), metavar="DIR")
     parser.add_argument("--text", type=pathlib.Path, default=HERE / "text.txt", metavar="FILE")
     parser.add_argument("--tokens", type=int, default=2000, metavar="N")
@@ -117,6 +137,8 @@ def main():
     flags = parse()
     try:
         rows = [summarize(name, load(reference), load(candidate)) for name, reference, candidate in flags.pair]
+        if not flags.no_offgraph:
+            rows += offgraph_pairs(flags)
         if not flags.no_llama:
             rows += llama_pairs(flags)
     except (Unavailable, ValueError, OSError) as error:
