@@ -78,7 +78,8 @@ Action UpdateAndAttend(const Operands& operands) {
 
 constexpr Handler kOps[] = {
     {"SdpaNode", "attention over tensors: softmax(scale q k^T + mask) v", Sdpa},
-    {"UpdateAndAttendNode", "stores k and v in the cache and attends over it", UpdateAndAttend},
+    {"UpdateAndAttendNode", "stores k and v in the cache and attends over it; layer_id and scale must be there",
+     UpdateAndAttend},
 };
 
 }  // namespace

@@ -115,11 +115,14 @@ std::optional<mx::array> MatrixIndices(Frame& frame, const std::optional<Tid>& i
 }
 
 // Whether the indices are sorted, which is a promise of the exporter: known at load, or computed.
-std::function<bool(Frame&)> SortedFlag(const Operands& operands) {
-  const bool sorted = operands.Flag("sorted_indices");
-  const std::optional<IntOperand> flag = operands.OptionalIntOrSlot("sorted_indices_flag");
-  return [sorted, flag](Frame& frame) { return flag ? frame.Int(*flag) != 0 : sorted; };
-}
+struct SortedFlag {
+  explicit SortedFlag(const Operands& operands)
+      : known(operands.Flag("sorted_indices")), computed(operands.OptionalIntOrSlot("sorted_indices_flag")) {}
+  bool operator()(const Frame& frame) const { return computed ? frame.Int(*computed) != 0 : known; }
+
+  bool known;
+  std::optional<IntOperand> computed;
+};
 
 // MLX gathers products on the CPU in fp32 only. Other types are widened, no more of `b` than the indices name, and the
 // result is rounded once.

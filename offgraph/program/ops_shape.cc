@@ -17,6 +17,7 @@ namespace mx = mlx::core;
 
 std::vector<int> ToInts(const std::vector<int64_t>& values) {
   std::vector<int> ints;
+  ints.reserve(values.size());
   for (int64_t value : values) ints.push_back(ToInt32(value, "operand"));
   return ints;
 }
