@@ -25,7 +25,7 @@ demo: build
 check: setup-check
 	@cmake --preset release -DOFFGRAPH_BUILD_TESTS=ON -DOFFGRAPH_BUILD_BENCHMARKS=ON >/dev/null
 	@cmake --build build -j $(JOBS)
-	@ctest --test-dir build --output-on-failure -j $(JOBS)
+	@ctest --test-dir build --output-on-failure --timeout 900 -j $(JOBS)
 
 # BENCH: arguments for tools/bench/bench.py, such as BENCH="--rounds 9 --only 4-bit".
 bench: build
@@ -34,7 +34,7 @@ bench: build
 asan tsan: setup-check
 	@cmake --preset $@ >/dev/null
 	@cmake --build build-$@ -j $(JOBS)
-	@ctest --test-dir build-$@ --output-on-failure
+	@ctest --test-dir build-$@ --output-on-failure --timeout 3600
 
 lint: setup-check
 	@tools/lint

@@ -76,6 +76,8 @@ struct LineReader::Impl {
 
   std::optional<std::string> Edit() {
     int count = 0;
+    // The editor itself prints the prompt first. A Ctrl-D that comes between the two would be taken by the terminal.
+    el_set(editor.get(), EL_PREP_TERM, 1);
     const char* line = el_gets(editor.get(), &count);
     if (line == nullptr || count <= 0) {
       if (!Interrupted()) return std::nullopt;

@@ -316,7 +316,14 @@ class Chat(CliTest):
         os.write(terminal, b"/cache\n")
         wait_for(rb"(?s)0 of 512 tokens.*> $")
         os.write(terminal, b"\x04")  # Ctrl-D
-        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        end = time.monotonic() + TIMEOUT
+        while (done := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+            time.sleep(0.01)
+        if done[0] == 0:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            self.fail("Ctrl-D did not end the chat")
+        self.assertEqual(os.waitstatus_to_exitcode(done[1]), 0)
 
 
 class Tokenize(CliTest):
