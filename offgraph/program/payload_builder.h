@@ -43,6 +43,7 @@ class PayloadBuilder {
   // A dimension of -1 is dynamic and unbounded.
   void Declare(uint32_t slot, ScalarType type, const std::vector<int32_t>& shape) {
     std::vector<flatbuffers::Offset<fbs::ShapeDim>> dims;
+    dims.reserve(shape.size());
     for (int32_t dim : shape) dims.push_back(fbs::CreateShapeDim(fbb_, dim));
     metas_[slot] = fbs::CreateTensorMetaDirect(fbb_, &dims, static_cast<int8_t>(type));
   }
