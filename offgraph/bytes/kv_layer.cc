@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "offgraph/bytes/evaluation.h"
 #include "offgraph/bytes/region.h"
 #include "offgraph/cache/error.h"
 
@@ -197,26 +198,19 @@ KvLayer::Window KvLayer::UpdateArrays(const cache::LayerPlan& plan, const mx::ar
   auto from = static_cast<int>(segment.token_offset);
   for (const cache::Run& run : segment.writes) {
     arrays_->k = Write(arrays_->k, k_rows, run, from);
-    arrays_->v = Write(arrays_->v, v_rows, run, from);
-    from += static_cast<int>(run.count);
     ++k_updates_;
+    arrays_->v = Write(arrays_->v, v_rows, run, from);
     ++v_updates_;
+    from += static_cast<int>(run.count);
   }
   return {Read(arrays_->k, segment.reads), Read(arrays_->v, segment.reads)};
 }
 
 void KvLayer::RestoreArrays() {
   if (!arrays_) return;
-  // An op that was not evaluated still has its operand, the array before it, as its first input.
-  const auto restore = [](mx::array& pool, int64_t& updates) {
-    for (; updates > 0 && pool.status() == mx::array::Status::unscheduled && !pool.inputs().empty(); --updates) {
-      const mx::array before = pool.inputs()[0];
-      pool = before;
-    }
-    updates = 0;
-  };
-  restore(arrays_->k, k_updates_);
-  restore(arrays_->v, v_updates_);
+  arrays_->k = NewestComputed(arrays_->k, k_updates_);
+  arrays_->v = NewestComputed(arrays_->v, v_updates_);
+  KeepArrays();
   rows_ = std::min(arrays_->k.shape(0), arrays_->v.shape(0));
 }
 

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -75,25 +74,21 @@ class KvStep {
   // Announces work that must be done before the step is committed.
   void Expect() { ++expected_; }
   int64_t unfinished() const { return expected_ - done_; }
-  // Does announced work, on any thread; what it throws becomes a fault. Returns false, with nothing done, where the
-  // step has ended: memory that the work would touch may be gone.
+  // Does announced work, on any thread. Work that throws is not done: the step can then only be abandoned. Returns
+  // false, with nothing done, where the step has ended: memory that the work would touch may be gone.
   template <class Work>
   bool Do(const Work& work) {
     const std::lock_guard lock(work_);
     if (!open_) return false;
-    try {
-      work();
-    } catch (const std::exception& error) {
-      Report(error.what());
-    }
+    work();
     ++done_;
     return true;
   }
 
   // Keeps the first fault that is reported. From any thread.
-  void Report(const std::string& fault) {
+  void Report(std::string fault) {
     const std::lock_guard lock(mutex_);
-    if (!fault_) fault_ = fault;
+    if (!fault_) fault_ = std::move(fault);
   }
   std::optional<std::string> fault() const {
     const std::lock_guard lock(mutex_);

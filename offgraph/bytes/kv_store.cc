@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "offgraph/bytes/attend_op.h"
+#include "offgraph/bytes/evaluation.h"
 #include "offgraph/bytes/kv_layer.h"
 #include "offgraph/bytes/kv_step.h"
 #include "offgraph/bytes/region.h"
@@ -139,6 +140,7 @@ struct KvStore::Impl {
   }
   AttendJob JobFor(int64_t layer, const LayerGeometry& geometry, const AttendOptions& options);
   std::optional<std::string> ArrayFault() const;
+  void CheckComputed() const;
   void End();
 };
 
@@ -220,6 +222,18 @@ std::optional<std::string> KvStore::Impl::ArrayFault() const {
   return std::nullopt;
 }
 
+// Throws what keeps the open step from being committed.
+void KvStore::Impl::CheckComputed() const {
+  if (const int64_t unfinished = step->unfinished(); unfinished > 0) {
+    throw Error(ErrorCode::kInvalidArgument, "the results of " + std::to_string(unfinished) +
+                                                 " calls of Attend or Prepare were not evaluated before "
+                                                 "Commit, so that their rows are not stored; the step is abandoned");
+  }
+  std::optional<std::string> fault = step->fault();
+  if (!fault) fault = ArrayFault();
+  if (fault) throw Error(ErrorCode::kOutOfRange, *fault);
+}
+
 void KvStore::Impl::End() {
   step->Close();
   step.reset();
@@ -245,23 +259,22 @@ bool KvStore::fused() const { return impl_->fused; }
 
 std::shared_ptr<const cache::StepPlan> KvStore::Begin(std::span<const cache::StepRequest> requests) {
   std::shared_ptr<const cache::StepPlan> plan = impl_->sequences.Begin(requests);
-  impl_->step = std::make_shared<KvStep>(plan);
+  try {
+    impl_->step = std::make_shared<KvStep>(plan);
+  } catch (...) {
+    impl_->sequences.Abandon();
+    throw;
+  }
   return plan;
 }
 
 void KvStore::Commit() {
   if (impl_->step == nullptr) throw Error(ErrorCode::kInvalidArgument, "commit, and no step is open");
-  if (const int64_t unfinished = impl_->step->unfinished(); unfinished > 0) {
+  try {
+    impl_->CheckComputed();
+  } catch (...) {
     Abandon();
-    throw Error(ErrorCode::kInvalidArgument, "the results of " + std::to_string(unfinished) +
-                                                 " calls of Attend or Prepare were not evaluated before " +
-                                                 "Commit, so that their rows are not stored; the step is abandoned");
-  }
-  std::optional<std::string> fault = impl_->step->fault();
-  if (!fault) fault = impl_->ArrayFault();
-  if (fault) {
-    Abandon();
-    throw Error(ErrorCode::kOutOfRange, *fault);
+    throw;
   }
   for (std::optional<KvLayer>& layer : impl_->layers) {
     if (layer) layer->KeepArrays();
@@ -273,6 +286,7 @@ void KvStore::Commit() {
 void KvStore::Abandon() noexcept {
   impl_->sequences.Abandon();
   if (impl_->step == nullptr) return;
+  if (!impl_->fused) WaitForEvaluation();  // of arrays that are about to be taken back
   for (std::optional<KvLayer>& layer : impl_->layers) {
     if (layer) layer->RestoreArrays();
   }

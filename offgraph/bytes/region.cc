@@ -94,7 +94,10 @@ class Runner {
     run.rows = rows;
     run.output_row = output_row;
     run.tile = tile;
-    for (size_t s = segment.begin; s < segment.end; ++s) impl_.stages[s].run(run);
+    for (size_t s = segment.begin; s < segment.end; ++s) {
+      if (*run.probe) (*run.probe)();
+      impl_.stages[s].run(run);
+    }
   }
 
   const Region::Impl& impl_;
@@ -109,12 +112,13 @@ class Runner {
 class RegionPrimitive : public mx::Primitive {
  public:
   RegionPrimitive(mx::Stream stream, std::shared_ptr<const Region> region, int64_t tokens,
-                  std::vector<RegionAttend> attends, bool last_row_only)
+                  std::vector<RegionAttend> attends, bool last_row_only, std::function<void()> probe)
       : Primitive(stream),
         region_(std::move(region)),
         tokens_(tokens),
         attends_(std::move(attends)),
-        last_row_only_(last_row_only) {}
+        last_row_only_(last_row_only),
+        probe_(std::move(probe)) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     for (mx::array& output : outputs) output.set_data(mx::allocator::malloc(output.nbytes()));
@@ -131,7 +135,8 @@ class RegionPrimitive : public mx::Primitive {
     for (const mx::array& input : inputs) in.push_back(mx::array::unsafe_weak_copy(input));
     for (const mx::array& output : outputs) out.push_back(mx::array::unsafe_weak_copy(output));
     encoder.dispatch([region = region_, tiling, &threads, tokens = tokens_, attends = attends_, last = last_row_only_,
-                      memory = arena.data<float>(), in = std::move(in), out = std::move(out)]() mutable {
+                      probe = probe_, memory = arena.data<float>(), in = std::move(in),
+                      out = std::move(out)]() mutable {
       const Region::Impl& impl = *region->impl_;
       const RegionRun whole{.arena = memory,
                             .tokens = tokens,
@@ -140,7 +145,8 @@ class RegionPrimitive : public mx::Primitive {
                             .inputs = &in,
                             .outputs = &out,
                             .attends = &attends,
-                            .threads = &threads};
+                            .threads = &threads,
+                            .probe = &probe};
       Runner(impl, tiling, whole, last).Run();
     });
   }
@@ -167,6 +173,7 @@ class RegionPrimitive : public mx::Primitive {
   int64_t tokens_;
   std::vector<RegionAttend> attends_;
   bool last_row_only_;
+  std::function<void()> probe_;
 };
 
 Region::Region(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -175,8 +182,8 @@ Region::~Region() = default;
 int64_t Region::arena_width() const { return impl_->arena_width + impl_->tile_width; }
 
 std::vector<mx::array> Region::Run(const std::shared_ptr<const Region>& region, int64_t tokens,
-                                   std::vector<mx::array> inputs, std::vector<RegionAttend> attends,
-                                   bool last_row_only) {
+                                   std::vector<mx::array> inputs, std::vector<RegionAttend> attends, bool last_row_only,
+                                   std::function<void()> probe) {
   const auto rows = static_cast<mx::ShapeElem>(last_row_only ? 1 : tokens);
   std::vector<mx::Shape> shapes;
   std::vector<mx::Dtype> types;
@@ -188,7 +195,7 @@ std::vector<mx::array> Region::Run(const std::shared_ptr<const Region>& region, 
     types.push_back(output.type);
   }
   auto primitive = std::make_shared<RegionPrimitive>(mx::default_stream(mx::Device::cpu), region, tokens,
-                                                     std::move(attends), last_row_only);
+                                                     std::move(attends), last_row_only, std::move(probe));
   return mx::array::make_arrays(std::move(shapes), types, primitive, inputs);
 }
 

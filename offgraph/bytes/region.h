@@ -60,9 +60,11 @@ class Region {
   //   attends: one for each Attend stage, in order
   // `last_row_only`: the outputs hold their last row alone (T becomes 1); what follows the last attention is computed
   // for that row only.
+  // `probe`: called before every stage, in long steps by several threads at a time; may be empty. What it throws ends
+  // the evaluation, as what a stage throws does (memory may be refused).
   static std::vector<mlx::core::array> Run(const std::shared_ptr<const Region>& region, int64_t tokens,
                                            std::vector<mlx::core::array> inputs, std::vector<RegionAttend> attends,
-                                           bool last_row_only);
+                                           bool last_row_only, std::function<void()> probe = {});
 
   // The most floats that a token takes: what liveness left of all buffers.
   int64_t arena_width() const;

@@ -30,6 +30,7 @@ struct RegionRun {
   std::vector<mlx::core::array>* outputs = nullptr;
   const std::vector<RegionAttend>* attends = nullptr;
   kernels::ThreadPool* threads = nullptr;
+  const std::function<void()>* probe = nullptr;  // see Region::Run
 
   kernels::Block BlockOf(const RegionValue& value) const {
     const RegionPlace& place = (*places)[value.buffer];

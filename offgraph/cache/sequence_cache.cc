@@ -168,15 +168,16 @@ int64_t SequenceCache::Impl::RewindBound(const Sequence& sequence) const {
 }
 
 void SequenceCache::Impl::CheckRewind(const Sequence& sequence, SequenceId id, int64_t length) const {
-  const std::string rewind = "rewind of sequence " + std::to_string(id) + " to " + std::to_string(length);
-  if (open) RefuseArgument(rewind + ": a step is open; commit or abandon it first");
+  // Made only where it is needed: an accepted rewind takes no memory, and so cannot fail.
+  const auto rewind = [&] { return "rewind of sequence " + std::to_string(id) + " to " + std::to_string(length); };
+  if (open) RefuseArgument(rewind() + ": a step is open; commit or abandon it first");
   if (length < 0 || length > sequence.length) {
-    RefuseArgument(rewind + ": expected a length from 0 to " + std::to_string(sequence.length) + ", its length now");
+    RefuseArgument(rewind() + ": expected a length from 0 to " + std::to_string(sequence.length) + ", its length now");
   }
   for (size_t i = 0; i < groups.size(); ++i) {
     const LayoutPolicy& layout = groups[i].layout;
     if (layout.CanGoOnAt(length, sequence.kept_from[i])) continue;
-    RefuseRange(rewind + ": expected at least " + std::to_string(RewindBound(sequence)) + ", or 0; " +
+    RefuseRange(rewind() + ": expected at least " + std::to_string(RewindBound(sequence)) + ", or 0; " +
                 groups[i].Name() + " would need positions from " + std::to_string(layout.FirstNeeded(length)) +
                 " on, and its ring of " + std::to_string(layout.ring_rows()) + " rows was overwritten up to " +
                 std::to_string(sequence.kept_from[i] - 1) + " (a larger rewind_reserve keeps more)");

@@ -66,7 +66,7 @@ class SequenceCache {
   // for which, in every layer, what the next query needs is still there: those from RewindBound() on, 0, and below the
   // bound those that need nothing from any ring that has wrapped (all they need are sinks).
   // Throws kOutOfRange (naming layer, bound and why) where rows are gone, and kInvalidArgument for a negative length,
-  // one above length(), or while a step is open.
+  // one above length(), or while a step is open. A length that it accepts takes no memory: nothing else can fail.
   void Rewind(int64_t length, SequenceId sequence = 0);
   // Rewind to 0.
   void Clear(SequenceId sequence = 0);

@@ -126,8 +126,13 @@ class Handle {
     CheckArguments(arguments, n_inputs, n_outputs);
     std::vector<program::Argument> inputs;
     for (size_t i = 0; i < n_inputs; ++i) inputs.push_back(FromEValue(*arguments[i], Part("input", i)));
-    const std::vector<program::Argument> outputs = Run(inputs);
-    for (size_t i = 0; i < n_outputs; ++i) ToEValue(outputs[i], *arguments[n_inputs + i], Part("output", i));
+    program::RunOptions options;
+    options.restart_at_zero = true;
+    // Before the step is committed: where an output cannot take its result, the step did not happen.
+    options.accept = [&](const std::vector<program::Argument>& outputs) {
+      for (size_t i = 0; i < n_outputs; ++i) ToEValue(outputs[i], *arguments[n_inputs + i], Part("output", i));
+    };
+    Run(inputs, options);
   }
 
  private:
@@ -145,12 +150,14 @@ class Handle {
     }
   }
 
-  std::vector<program::Argument> Run(const std::vector<program::Argument>& inputs) {
-    if (cache_.group == nullptr) return executor_->Run(inputs);
+  void Run(const std::vector<program::Argument>& inputs, const program::RunOptions& options) {
+    if (cache_.group == nullptr) {
+      executor_->Run(inputs, options);
+      return;
+    }
     const std::scoped_lock lock(cache_.group->mutex());
     cache_.group->CheckComplete();
-    if (executor_->FirstPosition(inputs) == 0) cache_.store->Clear();
-    return executor_->Run(inputs);
+    executor_->Run(inputs, options);
   }
 
   std::string name_;

@@ -6,10 +6,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -79,12 +81,21 @@ struct ThreadPool::Impl {
   std::atomic<bool> stop = false;
   std::vector<std::thread> workers;
 
-  void Work() {
+  std::mutex failing;          // held while `failure` is written
+  std::exception_ptr failure;  // the first thing that a body of the job threw
+
+  void Work() noexcept {
     inside_body = true;
-    for (;;) {
-      const size_t begin = next.fetch_add(grain, std::memory_order_relaxed);
-      if (begin >= count) break;
-      function(context, begin, std::min(count, begin + grain));
+    try {
+      for (;;) {
+        const size_t begin = next.fetch_add(grain, std::memory_order_relaxed);
+        if (begin >= count) break;
+        function(context, begin, std::min(count, begin + grain));
+      }
+    } catch (...) {
+      const std::lock_guard lock(failing);
+      if (failure == nullptr) failure = std::current_exception();
+      next = count;  // nobody takes a range any more
     }
     inside_body = false;
   }
@@ -148,6 +159,7 @@ void ThreadPool::Run(size_t count, size_t grain, Function function, const void* 
   ++impl.ticket;
   const auto alone = [&impl] { return impl.inside == 0; };
   while (!SpinUntil(alone, kPatience)) std::this_thread::yield();
+  if (impl.failure != nullptr) std::rethrow_exception(std::exchange(impl.failure, nullptr));
 }
 
 namespace {

@@ -25,7 +25,8 @@ class ThreadPool {
 
   // Calls body(begin, end) for disjoint ranges that cover [0, count), each at most `grain` long, on up to threads()
   // threads, and returns when all are done. Which thread runs which range is not fixed: results must not depend on it.
-  // `body` must not throw. REQUIRES: grain > 0.
+  // Throws the first thing that a body throws, on whichever thread (memory for its scratch may be refused), once no
+  // body runs any more; ranges that nobody had taken by then are left out. REQUIRES: grain > 0.
   template <typename Body>
   void ParallelFor(size_t count, size_t grain, const Body& body) {
     Run(

@@ -63,6 +63,33 @@ TEST(ThreadPoolTest, CallsFromInsideABodyComplete) {
   EXPECT_EQ(sum, 200U);
 }
 
+// What a body throws on a worker reaches the caller, once, and the pool goes on working.
+TEST(ThreadPoolTest, AThrowingBodyFailsTheCall) {
+  ThreadPool pool(3);
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    const std::thread::id caller = std::this_thread::get_id();
+    std::atomic<size_t> running = 0;
+    std::atomic<bool> thrown = false;
+    const auto call = [&] {
+      pool.ParallelFor(1000, 1, [&](size_t, size_t) {
+        ++running;
+        const bool worker = std::this_thread::get_id() != caller;
+        while (!worker && !thrown) std::this_thread::yield();  // until a worker has thrown
+        --running;
+        if (worker) {
+          thrown = true;
+          throw std::bad_alloc();
+        }
+      });
+    };
+    EXPECT_THROW(call(), std::bad_alloc);
+    EXPECT_EQ(running, 0U) << "the call ended before its bodies";
+    std::atomic<size_t> sum = 0;
+    pool.ParallelFor(100, 3, [&](size_t begin, size_t end) { sum += end - begin; });
+    EXPECT_EQ(sum, 100U);
+  }
+}
+
 TEST(ThreadPoolTest, WorkersThatSleptAreWoken) {
   ThreadPool pool(2);
   for (int repeat = 0; repeat < 5; ++repeat) {

@@ -7,7 +7,9 @@
 #include <cstring>
 #include <utility>
 
+#include "offgraph/bytes/evaluation.h"
 #include "offgraph/cache/error.h"
+#include "offgraph/program/buffer_undo.h"
 #include "offgraph/program/frame.h"
 #include "offgraph/program/mlx_types.h"
 #include "offgraph/program/program_impl.h"
@@ -98,8 +100,8 @@ HostTensor CopyToHost(const mx::array& array) {
 // Opens the store's step at the first node that attends, and checks that the others agree.
 class StoreStep : public CacheStep {
  public:
-  StoreStep(bytes::KvStore* store, std::optional<std::vector<int64_t>> traced)
-      : store_(store), traced_(std::move(traced)) {}
+  StoreStep(bytes::KvStore* store, std::optional<std::vector<int64_t>> traced, bool restart_at_zero)
+      : store_(store), traced_(std::move(traced)), restart_at_zero_(restart_at_zero) {}
   ~StoreStep() override {
     if (opened_) store_->Abandon();
   }
@@ -111,6 +113,7 @@ class StoreStep : public CacheStep {
     const int64_t first = CheckPosition(traced_ ? *traced_ : Evaluate(position), tokens);
     if (!opened_) {
       const cache::StepRequest request{0, first, tokens};
+      if (first == 0 && restart_at_zero_) store_->Clear();
       store_->Begin({&request, 1});
       opened_ = true;
       first_ = first;
@@ -140,6 +143,7 @@ class StoreStep : public CacheStep {
 
   bytes::KvStore* store_;
   std::optional<std::vector<int64_t>> traced_;
+  bool restart_at_zero_;
   bool opened_ = false;
   int64_t first_ = 0;
   int64_t tokens_ = 0;
@@ -152,7 +156,6 @@ struct Executor::Impl {
   std::shared_ptr<const Program> program;
   std::shared_ptr<bytes::KvStore> store;
   Frame frame;
-  bool buffers_lost = false;
 
   Impl(std::shared_ptr<const Program> p, std::shared_ptr<bytes::KvStore> s)
       : program(std::move(p)), store(std::move(s)), frame(graph(), *program->impl().interpreter) {
@@ -163,18 +166,23 @@ struct Executor::Impl {
   const Program::Impl& parts() const { return program->impl(); }
   const Graph& graph() const { return parts().graph; }
 
-  std::vector<mx::array> Buffers() const {
-    std::vector<mx::array> buffers;
-    for (uint32_t i = graph().first_buffer(); i < graph().first_temp(); ++i) buffers.push_back(frame.Get(Tid{i}));
-    return buffers;
+  // Arrays of the slots [first, end).
+  std::vector<mx::array> Slots(uint32_t first, uint32_t end) const {
+    std::vector<mx::array> arrays;
+    for (uint32_t i = first; i < end; ++i) arrays.push_back(frame.Get(Tid{i}));
+    return arrays;
   }
-  void SetBuffers(const std::vector<mx::array>& buffers) {
-    for (uint32_t i = 0; i < buffers.size(); ++i) frame.Set(Tid{graph().first_buffer() + i}, buffers[i]);
+  std::vector<mx::array> Constants() const { return Slots(0, graph().n_constants); }
+  std::vector<mx::array> Buffers() const { return Slots(graph().first_buffer(), graph().first_temp()); }
+  void SetSlots(uint32_t first, const std::vector<mx::array>& arrays) {
+    for (uint32_t i = 0; i < arrays.size(); ++i) frame.Set(Tid{first + i}, arrays[i]);
   }
 
   void Initialize();
   void BindArguments(std::span<const Argument> arguments);
+  void Reset();
   std::vector<Argument> Step(std::span<const Argument> arguments, const RunOptions& options);
+  std::vector<Argument> Evaluate(std::span<const Argument> arguments, const RunOptions& options, BufferUndo* undo);
   std::vector<mx::array> CollectOutputs(bool last_row_only) const;
   std::vector<Argument> ToArguments(const std::vector<mx::array>& tensors, const std::vector<mx::array>& inputs) const;
   // Empties every slot that a step fills.
@@ -184,6 +192,7 @@ struct Executor::Impl {
     frame.DropValues();
     frame.cache = nullptr;
     frame.cancelled = nullptr;
+    frame.probe = nullptr;
     frame.memory_limit = 0;
     frame.memory_used = 0;
   }
@@ -199,13 +208,28 @@ void Executor::Impl::Initialize() {
   }
   if (graph().init_chain) {
     frame.interpreter().Run(*graph().init_chain, frame);
-    std::vector<mx::array> made = Buffers();
-    for (uint32_t i = 0; i < graph().n_constants; ++i) made.push_back(frame.Get(Tid{i}));
+    std::vector<mx::array> made = Constants();
+    for (const mx::array& buffer : Buffers()) made.push_back(buffer);
     made.push_back(frame.random_state());
     ClearStep();
     mx::eval(made);
   }
-  buffers_lost = false;
+}
+
+void Executor::Impl::Reset() {
+  const std::vector<mx::array> constants = Constants();
+  const std::vector<mx::array> buffers = Buffers();
+  const mx::array random = frame.random_state();
+  try {
+    Initialize();
+  } catch (...) {
+    bytes::WaitForEvaluation();
+    SetSlots(0, constants);
+    SetSlots(graph().first_buffer(), buffers);
+    frame.set_random_state(random);
+    ClearStep();
+    throw;
+  }
 }
 
 void Executor::Impl::BindArguments(std::span<const Argument> arguments) {
@@ -256,53 +280,52 @@ std::vector<Argument> Executor::Impl::Step(std::span<const Argument> arguments, 
   if (parts().position) {
     position = ReadPosition(*parts().position, std::get<HostTensor>(arguments[parts().position->input]));
   }
-  StoreStep step(store.get(), std::move(position));
-  std::vector<mx::array> buffers_before = Buffers();
+  StoreStep step(store.get(), std::move(position), options.restart_at_zero);
+  BufferUndo undo(Buffers());
   const mx::array random_before = frame.random_state();
-  std::vector<mx::array> inputs;
-  std::vector<mx::array> outputs;
-  std::vector<mx::array> pending;
   try {
-    BindArguments(arguments);
-    for (const Slot& slot : graph().inputs) {
-      if (slot.kind == SlotKind::kTensor) inputs.push_back(frame.Get(Tid{slot.index}));
-    }
     frame.cache = store != nullptr ? &step : nullptr;
-    frame.last_row_only = options.last_row_only;
-    frame.cancelled = options.cancelled;
-    frame.memory_limit = options.memory_limit;
-    frame.memory_used = 0;
-    frame.interpreter().Run(graph().main_chain, frame);
-    outputs = CollectOutputs(options.last_row_only);
-    pending = outputs;
-    for (size_t i = 0; i < buffers_before.size(); ++i) {
-      const mx::array& buffer = frame.Get(Tid{graph().first_buffer() + static_cast<uint32_t>(i)});
-      if (buffer.id() != buffers_before[i].id()) pending.push_back(buffer);
-    }
-    if (frame.random_state().id() != random_before.id()) pending.push_back(frame.random_state());
+    std::vector<Argument> results = Evaluate(arguments, options, &undo);
+    if (options.accept) options.accept(results);
+    step.Commit();
+    ClearStep();
+    return results;
   } catch (...) {
-    SetBuffers(buffers_before);
+    bytes::WaitForEvaluation();
+    for (uint32_t i = 0; i < graph().n_buffers; ++i) {
+      const Tid buffer{graph().first_buffer() + i};
+      frame.Set(buffer, undo.Restored(i, frame.Get(buffer)));
+    }
     frame.set_random_state(random_before);
     ClearStep();
     throw;
   }
+}
+
+// Builds the step's graph and evaluates it.
+std::vector<Argument> Executor::Impl::Evaluate(std::span<const Argument> arguments, const RunOptions& options,
+                                               BufferUndo* undo) {
+  BindArguments(arguments);
+  std::vector<mx::array> inputs;
+  for (const Slot& slot : graph().inputs) {
+    if (slot.kind == SlotKind::kTensor) inputs.push_back(frame.Get(Tid{slot.index}));
+  }
+  frame.last_row_only = options.last_row_only;
+  frame.cancelled = options.cancelled;
+  frame.probe = options.probe;
+  frame.memory_limit = options.memory_limit;
+  frame.memory_used = 0;
+  frame.interpreter().Run(graph().main_chain, frame);
+  const std::vector<mx::array> outputs = CollectOutputs(options.last_row_only);
   // Scalars stay in their slots until they are read; tensors are let go, so that MLX can reuse their memory.
   for (uint32_t i = graph().first_temp(); i < graph().n_tensors(); ++i) frame.Drop(Tid{i});
   for (uint32_t i = graph().first_output(); i < graph().first_buffer(); ++i) frame.Drop(Tid{i});
-  const bool updates_buffers = pending.size() > outputs.size();
-  buffers_before.clear();
-  try {
-    mx::eval(std::move(pending));
-    step.Commit();
-  } catch (...) {
-    buffers_lost = updates_buffers && graph().n_buffers > 0;
-    frame.set_random_state(random_before);
-    ClearStep();
-    throw;
-  }
-  std::vector<Argument> results = ToArguments(outputs, inputs);
-  ClearStep();
-  return results;
+  std::vector<mx::array> pending = Buffers();
+  undo->AllowUpdatesInPlace(pending);
+  pending.insert(pending.end(), outputs.begin(), outputs.end());
+  pending.push_back(frame.random_state());
+  mx::eval(std::move(pending));
+  return ToArguments(outputs, inputs);
 }
 
 Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<bytes::KvStore> store) {
@@ -332,12 +355,6 @@ Executor::~Executor() {
 std::vector<Argument> Executor::Run(std::span<const Argument> arguments, const RunOptions& options) {
   CheckArguments(program(), arguments);
   const std::lock_guard lock(MlxMutex());
-  if (impl_->buffers_lost) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        program().name() +
-            ": an earlier step failed while it wrote the program's buffers; call Reset, which starts them over");
-  }
   try {
     return impl_->Step(arguments, options);
   } catch (const Error& error) {
@@ -347,18 +364,9 @@ std::vector<Argument> Executor::Run(std::span<const Argument> arguments, const R
   }
 }
 
-std::optional<int64_t> Executor::FirstPosition(std::span<const Argument> arguments) const {
-  CheckArguments(program(), arguments);
-  const std::optional<PositionSource>& source = impl_->parts().position;
-  if (!source) return std::nullopt;
-  const std::vector<int64_t> rows = ReadPosition(*source, std::get<HostTensor>(arguments[source->input]));
-  return rows.empty() ? std::nullopt : std::optional(rows.front());
-}
-
 void Executor::Reset() {
   const std::lock_guard lock(MlxMutex());
-  impl_->ClearStep();
-  impl_->Initialize();
+  impl_->Reset();
 }
 
 const Program& Executor::program() const { return *impl_->program; }

@@ -30,6 +30,14 @@ struct RunOptions {
   // bound of what the step allocates, checked before anything is. Beyond it the step ends with Error(kOutOfMemory).
   // 0: no limit.
   int64_t memory_limit = 0;
+  // A step whose first position is 0 starts over: what the cache holds is cleared when the step opens. Else such a step
+  // is refused where the cache is not empty.
+  bool restart_at_zero = false;
+  // Called with the results before the cache's step is committed; what it throws fails the step like anything else.
+  std::function<void(const std::vector<Argument>& results)> accept{};
+  // For tests: called before every instruction, and, on a thread of MLX's, before every kernel call of a region. What
+  // it throws fails the step.
+  std::function<void()> probe{};
 };
 
 class Executor {
@@ -42,17 +50,12 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   // One step. Checks count, types and shapes of the arguments against the program; throws Error with expected and
-  // actual. Where it throws, the cache's lengths, the random state and the mutable buffers are as they were. One case
-  // is different: where MLX itself fails while it evaluates (memory ran out), buffers that were updated in place are
-  // lost, and further steps are refused until Reset.
-  // Results share no memory with arguments or buffers.
+  // actual. Where it throws, for whatever reason, the cache's lengths (apart from what restart_at_zero cleared), the
+  // random state and the mutable buffers are as they were. Results share no memory with arguments or buffers.
   std::vector<Argument> Run(std::span<const Argument> arguments, const RunOptions& options = {});
 
-  // The first logical position that a step with these arguments would have; absent where the program has no cache or
-  // computes its position (see position.h). Throws for arguments that do not fit the program.
-  std::optional<int64_t> FirstPosition(std::span<const Argument> arguments) const;
-
-  // Mutable buffers become zero again, and the init chain runs anew. The store is not touched.
+  // Mutable buffers become zero again, and the init chain runs anew. The store is not touched. Where it throws, nothing
+  // changed.
   void Reset();
 
   const Program& program() const;

@@ -80,6 +80,7 @@ class Frame {
   PackedLayers* packed = nullptr;     // layers that are laid out already (region.h); null: none
   bool last_row_only = false;         // see RunOptions
   std::function<bool()> cancelled{};  // asked before every instruction, where set
+  std::function<void()> probe{};      // see RunOptions
   int64_t memory_limit = 0;           // see RunOptions
   int64_t memory_used = 0;            // bytes of the step's results so far
 

@@ -82,6 +82,7 @@ void Interpreter::Run(size_t chain, Frame& frame) const {
 
 void Interpreter::RunOne(size_t chain, size_t index, Frame& frame) const {
   if (frame.cancelled && frame.cancelled()) throw Error(ErrorCode::kCancelled, "the step was cancelled");
+  if (frame.probe) frame.probe();
   const Bound& bound = chains_[chain][index];
   bound.action(frame);
   for (Tid tid : bound.writes) {

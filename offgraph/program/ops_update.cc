@@ -1,8 +1,11 @@
 // Ops that write a part of a tensor. Where the result's slot is the tensor's own, as for a mutable buffer, nothing else
-// holds the old array when the step is evaluated, and MLX writes in place.
+// holds the old array when the step is evaluated, and MLX writes in place (see buffer_undo.h).
 #include <mlx/ops.h>
+#include <mlx/transforms.h>
 
 #include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "offgraph/cache/error.h"
 #include "offgraph/program/handler.h"
@@ -49,23 +52,53 @@ Action SliceUpdate(const Operands& operands) {
   };
 }
 
-// Whether the indices are known, and count up by one from a first that is in range.
-bool IsRun(const mx::array& indices, int size, int64_t* first) {
-  if (indices.size() == 0 || !indices.is_available() || !indices.flags().row_contiguous) return false;
-  const std::vector<int64_t> values = HostIntegers(indices);
-  *first = values.front();
-  for (size_t i = 1; i < values.size(); ++i) {
-    if (values[i] != values.front() + static_cast<int64_t>(i)) return false;
+// A stretch of indices that count up by one: rows [to, to + count) take those from `from` on.
+struct Run {
+  int from;
+  int to;
+  int count;
+};
+
+// Absent where the indices are not known, or are more runs than a ring that wraps makes.
+std::optional<std::vector<Run>> RunsOf(const mx::array& indices, int size) {
+  constexpr size_t kMostRuns = 4;
+  if (!indices.is_available() || !indices.flags().row_contiguous) return std::nullopt;
+  std::vector<Run> runs;
+  int from = 0;
+  for (int64_t index : HostIntegers(CheckedIndices(indices, size))) {
+    const auto to = static_cast<int>(index < 0 ? index + size : index);
+    if (!runs.empty() && runs.back().to + runs.back().count == to) {
+      ++runs.back().count;
+    } else if (runs.size() == kMostRuns) {
+      return std::nullopt;
+    } else {
+      runs.push_back({from, to, 1});
+    }
+    ++from;
   }
-  return *first >= 0 && values.back() < size;
+  return runs;
+}
+
+mx::array CopyRuns(mx::array target, const mx::array& values, const std::vector<Run>& runs, int axis) {
+  for (const Run& run : runs) {
+    mx::Shape start(values.ndim(), 0);
+    mx::Shape stop = values.shape();
+    start[static_cast<size_t>(axis)] = run.from;
+    stop[static_cast<size_t>(axis)] = run.from + run.count;
+    const mx::array part = runs.size() == 1 ? values : mx::slice(values, start, stop);
+    target = UpdateSlice(target, part, static_cast<size_t>(axis), run.to, run.to + run.count, 1);
+  }
+  return target;
 }
 
 Action IndexCopy(const Operands& operands) {
+  // Slices of a mutable buffer are written in place; for that, it must be known which.
+  const bool is_buffer = operands.graph().IsBuffer(operands.Tensor("dst"));
   return [dst = operands.Tensor("dst"), update = operands.Tensor("update"), indices = operands.Tensor("indices"),
-          out = operands.Tensor("out"), axis = operands.Int("axis")](Frame& frame) {
+          out = operands.Tensor("out"), axis = operands.Int("axis"), is_buffer](Frame& frame) {
     const mx::array& target = frame.Get(dst);
-    const mx::array& rows = frame.Get(indices);
     const mx::array& values = frame.Get(update);
+    mx::array rows = frame.Get(indices);
     const int dim = NormalizeAxis(axis, target);
     mx::Shape expected = target.shape();
     if (rows.ndim() == 1) expected[static_cast<size_t>(dim)] = rows.shape(0);
@@ -73,11 +106,13 @@ Action IndexCopy(const Operands& operands) {
       Refuse("an update of shape " + ShapeText(values.shape()) + " at indices of shape " + ShapeText(rows.shape()) +
              " on axis " + std::to_string(dim) + " of " + ShapeText(target.shape()));
     }
+    if (is_buffer && !rows.is_available()) {
+      rows = mx::contiguous(rows);
+      mx::eval(rows);
+    }
     const int size = target.shape(dim);
-    int64_t first = 0;
-    if (IsRun(rows, size, &first)) {
-      const auto from = static_cast<int>(first);
-      frame.Set(out, UpdateSlice(target, values, static_cast<size_t>(dim), from, from + rows.shape(0), 1));
+    if (const std::optional<std::vector<Run>> runs = RunsOf(rows, size)) {
+      frame.Set(out, CopyRuns(target, values, *runs, dim));
       return;
     }
     // Updates of a scatter: [indices, the target's shape with the axis 1].

@@ -38,8 +38,8 @@ void CheckIndices(const mx::array& index, int64_t rows) {
 void RegionRunner::Run(Frame& frame) {
   const int64_t tokens = TokensOf(frame);
   if (!tried_ && tokens > 0 && mx::default_device() == mx::Device::cpu) {
-    tried_ = true;
     lowering_ = LowerRegion(graph_, graph_.chains[body_], outs_, frame, tokens);
+    tried_ = true;  // not where it threw: refused memory must not decide how later steps compute
   }
   if (CanRun(frame, tokens)) {
     RunLowered(frame, tokens);
@@ -92,7 +92,7 @@ void RegionRunner::RunLowered(Frame& frame, int64_t tokens) const {
   // With one output, its last row is all that anybody can want of the region.
   const bool last_row_only = frame.last_row_only && outs_.size() == 1 && !graph_.IsTemp(outs_[0]);
   std::vector<mx::array> results =
-      bytes::Region::Run(lowered.region, tokens, std::move(inputs), std::move(attends), last_row_only);
+      bytes::Region::Run(lowered.region, tokens, std::move(inputs), std::move(attends), last_row_only, frame.probe);
   for (size_t i = 0; i < outs_.size(); ++i) frame.Set(outs_[i], std::move(results[i]));
 }
 

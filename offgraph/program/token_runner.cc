@@ -76,6 +76,15 @@ std::vector<float> ToFloats(const HostTensor& tensor, size_t count) {
   return values;
 }
 
+// The logits [rows, vocabulary] of a step.
+std::vector<float> ToLogits(const std::vector<Argument>& results, int64_t rows) {
+  const auto* logits = results.empty() ? nullptr : std::get_if<HostTensor>(&results[0]);
+  if (logits == nullptr || logits->shape.size() != 3 || logits->shape[1] != rows || !IsFloating(logits->type)) {
+    throw Error(ErrorCode::kInternal, "the step did not return logits [1, " + std::to_string(rows) + ", vocabulary]");
+  }
+  return ToFloats(*logits, static_cast<size_t>(rows * logits->shape[2]));
+}
+
 HostTensor Int64Tensor(std::vector<int64_t> values, bool batch_axis) {
   const auto count = static_cast<int64_t>(values.size());
   auto owner = std::make_shared<const std::vector<int64_t>>(std::move(values));
@@ -112,7 +121,13 @@ struct TokenRunner::Impl {
   std::shared_ptr<bytes::KvStore> store;           // null where the cache is inside the graph
   std::unique_ptr<cache::SequenceCache> in_graph;  // else this counts the positions
   std::unique_ptr<Executor> executor;
+  // The buffers of a cache in the graph hold rows of a sequence that was given up.
+  bool stale = false;
 
+  void ResetWhereStale() {
+    if (stale) executor->Reset();
+    stale = false;
+  }
   const cache::SequenceCache& sequences() const { return store ? store->sequences() : *in_graph; }
 };
 
@@ -151,24 +166,25 @@ std::vector<float> TokenRunner::Step(std::span<const int64_t> tokens, const Step
   for (int64_t i = 0; i < count; ++i) positions[static_cast<size_t>(i)] = length() + i;
   const std::array<Argument, 2> arguments = {Int64Tensor({tokens.begin(), tokens.end()}, true),
                                              Int64Tensor(std::move(positions), false)};
-  // The executor opens and commits the store's step itself; the positions of a cache in the graph move here.
+  impl_->ResetWhereStale();
+  std::vector<float> logits;
+  RunOptions run;
+  run.last_row_only = !options.all_rows;
+  run.cancelled = options.cancelled;
+  run.accept = [&](const std::vector<Argument>& results) {
+    logits = ToLogits(results, options.all_rows ? count : 1);
+    // The executor commits the store's step itself, after this; the positions of a cache in the graph move here.
+    if (impl_->in_graph) impl_->in_graph->Commit();
+  };
   const cache::StepRequest request = {0, length(), count};
   if (impl_->in_graph) impl_->in_graph->Begin({&request, 1});
-  std::vector<Argument> results;
   try {
-    results = impl_->executor->Run(arguments, {.last_row_only = !options.all_rows, .cancelled = options.cancelled});
+    impl_->executor->Run(arguments, run);
   } catch (...) {
     if (impl_->in_graph) impl_->in_graph->Abandon();
     throw;
   }
-  if (impl_->in_graph) impl_->in_graph->Commit();
-
-  const int64_t rows = options.all_rows ? count : 1;
-  const auto* logits = results.empty() ? nullptr : std::get_if<HostTensor>(&results[0]);
-  if (logits == nullptr || logits->shape.size() != 3 || logits->shape[1] != rows || !IsFloating(logits->type)) {
-    throw Error(ErrorCode::kInternal, "the step did not return logits [1, " + std::to_string(rows) + ", vocabulary]");
-  }
-  return ToFloats(*logits, static_cast<size_t>(rows * logits->shape[2]));
+  return logits;
 }
 
 bool TokenRunner::off_graph() const { return impl_->store != nullptr; }
@@ -194,8 +210,9 @@ void TokenRunner::Rewind(int64_t length) {
         ErrorCode::kOutOfRange,
         "this program keeps its cache inside the graph, which rewinds to 0 only, not to " + std::to_string(length));
   }
-  if (length == 0) impl_->executor->Reset();
   impl_->in_graph->Rewind(length);
+  // Not now: a reset takes memory, and whoever gives up a sequence because a step failed has no use for another error.
+  if (length == 0) impl_->stale = true;
 }
 
 CacheMemory TokenRunner::memory() const {
