@@ -2,6 +2,7 @@
 
 #include <mlx/device.h>
 #include <mlx/event.h>
+#include <mlx/scheduler.h>
 #include <mlx/stream.h>
 
 #include <thread>
@@ -22,6 +23,12 @@ void WaitForEvaluation() noexcept {
         std::this_thread::yield();
       }
     }
+  }
+  // MLX counts the work that it queues, and holds evaluations back while the count is high. Work that it counted, and
+  // was then refused memory for, stays counted: one day an evaluation would wait for ever. (Where others use MLX at
+  // this moment, the count falls below what is true, and they are held back a little later.)
+  while (mx::scheduler::n_active_tasks() > 0) {
+    mx::scheduler::notify_task_completion(mx::default_stream(mx::Device::cpu));
   }
 }
 

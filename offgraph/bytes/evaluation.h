@@ -7,8 +7,8 @@
 
 namespace offgraph::bytes {
 
-// Returns when nothing of an evaluation that threw on this thread runs any more. Until then its work may read and
-// write memory.
+// Returns when nothing of an evaluation that threw on this thread runs any more, and MLX can evaluate again. Until then
+// its work may read and write memory.
 void WaitForEvaluation() noexcept;
 
 // After an evaluation that threw: `array`, or where it was not computed, the array that it is an update of (its first

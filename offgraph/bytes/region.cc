@@ -68,9 +68,8 @@ class Runner {
         whole_.threads->ParallelFor(static_cast<size_t>(tiling_.count), 1, [&](size_t begin, size_t end) {
           for (auto tile = static_cast<int64_t>(begin); tile < static_cast<int64_t>(end); ++tile) {
             const int64_t first = tile * tiling_.rows;
-            const size_t slot = Take();
-            RunStages(segment, first, std::min(tiling_.rows, whole_.tokens - first), first, SlotMemory(slot));
-            taken_[slot].clear(std::memory_order_release);
+            const Slot slot(&taken_);
+            RunStages(segment, first, std::min(tiling_.rows, whole_.tokens - first), first, SlotMemory(slot.index()));
           }
         });
       }
@@ -78,12 +77,23 @@ class Runner {
   }
 
  private:
-  // There are as many slots as tiles can be under way.
-  size_t Take() {
-    size_t slot = 0;
-    while (taken_[slot].test_and_set(std::memory_order_acquire)) slot = (slot + 1) % taken_.size();
-    return slot;
-  }
+  // The memory of a tile that is under way, of which there are as many as tiles can be under way at a time.
+  class Slot {
+   public:
+    explicit Slot(std::vector<std::atomic_flag>* taken) : taken_(*taken) {
+      while (taken_[index_].test_and_set(std::memory_order_acquire)) index_ = (index_ + 1) % taken_.size();
+    }
+    ~Slot() { taken_[index_].clear(std::memory_order_release); }
+    Slot(const Slot&) = delete;
+    Slot& operator=(const Slot&) = delete;
+
+    size_t index() const { return index_; }
+
+   private:
+    std::vector<std::atomic_flag>& taken_;
+    size_t index_ = 0;
+  };
+
   float* SlotMemory(size_t slot) const {
     return whole_.tile + static_cast<int64_t>(slot) * impl_.tile_width * tiling_.rows;
   }

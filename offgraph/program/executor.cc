@@ -342,7 +342,7 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<bytes
                                                  std::to_string(layers.back().layer_id) + ", and the cache has " +
                                                  std::to_string(store->sequences().n_layers()) + " layers");
   }
-  const std::lock_guard lock(MlxMutex());
+  const MlxLock lock;
   impl_ = std::make_unique<Impl>(std::move(program), std::move(store));
   impl_->Initialize();
 }

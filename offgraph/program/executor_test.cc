@@ -5,8 +5,11 @@
 #include <mlx/memory.h>
 
 #include <cstring>
+#include <new>
+#include <optional>
 #include <thread>
 
+#include "offgraph/bytes/mlx_allocator.h"
 #include "offgraph/cache/error.h"
 #include "offgraph/program/payload_builder.h"
 
@@ -150,29 +153,156 @@ TEST(ExecutorTest, AFailingStepLeavesBuffersAsTheyWere) {
   EXPECT_THAT(RunOne(executor, {Floats({1, 2}), Floats({0})}), ElementsAre(2, 4));
 }
 
-// A large buffer of which a step writes one row is not copied: memory in use does not rise by its size.
-TEST(ExecutorTest, BuffersAreUpdatedInPlace) {
-  constexpr int32_t kRows = 4096;
-  constexpr int32_t kColumns = 1024;  // 16 MiB
-  PayloadBuilder builder({.inputs = 1, .outputs = 1, .buffers = 1});
-  builder.Declare(0, ScalarType::kFloat, {1, kColumns});
-  builder.Declare(1, ScalarType::kFloat, {1, kColumns});
-  builder.Declare(2, ScalarType::kFloat, {kRows, kColumns});
-  const fbs::Tid input(0), output(1), buffer(2);
-  builder.Emit(0, fbs::OpNode_SliceUpdateNode,
-               fbs::CreateSliceUpdateNode(builder.fbb(), &buffer, &input, &buffer, builder.Literal(0),
-                                          builder.Literal(7), builder.Literal(8)));
-  builder.Emit(0, fbs::OpNode_SliceNode,
-               fbs::CreateSliceNode(builder.fbb(), &buffer, &output, builder.Literal(0), builder.Literal(7),
-                                    builder.Literal(8)));
-  Executor executor(Load(builder), nullptr);
-  const HostTensor row = MakeTensor<float>(ScalarType::kFloat, {1, kColumns}, std::vector<float>(kColumns, 3));
-  for (int step = 0; step < 20; ++step) {
-    const size_t before = mlx::core::get_active_memory();
-    mlx::core::reset_peak_memory();
-    EXPECT_EQ(RunOne(executor, {row}).at(17), 3);
-    EXPECT_LT(mlx::core::get_peak_memory(), before + size_t{kRows} * kColumns) << "step " << step;
+// A cache in the graph, [1, capacity, columns], of which a step writes three rows from `start` on, and returns one.
+enum class Update : uint8_t { kSlice, kRing, kIndices, kComputedIndices };
+PayloadBuilder InGraphCache(Update update, int32_t capacity, int32_t columns) {
+  PayloadBuilder builder({.inputs = 3, .outputs = 1, .buffers = 1, .temps = 3, .values = 4});
+  const fbs::Tid rows(0), start(1), indices(2), output(3), buffer(4), head(5), tail(6), computed(7);
+  builder.Declare(0, ScalarType::kFloat, {1, 3, columns});
+  builder.Declare(1, ScalarType::kLong, {});
+  builder.Declare(2, ScalarType::kLong, {3});
+  builder.Declare(3, ScalarType::kFloat, {1, 1, columns});
+  builder.Declare(4, ScalarType::kFloat, {1, capacity, columns});
+  builder.Item(0, 1, 0);
+  auto& fbb = builder.fbb();
+  const auto slice = [&](const fbs::Tid& from, const fbs::Tid& to, auto first, auto end) {
+    builder.Emit(0, fbs::OpNode_SliceNode, fbs::CreateSliceNode(fbb, &from, &to, builder.Literal(1), first, end));
+  };
+  const auto write = [&](const fbs::Tid& part, auto first, auto end) {
+    builder.Emit(0, fbs::OpNode_SliceUpdateNode,
+                 fbs::CreateSliceUpdateNode(fbb, &buffer, &part, &buffer, builder.Literal(1), first, end));
+  };
+  const auto add = [&](uint32_t value, int64_t addend, uint32_t out) {
+    const fbs::Vid vid(out);
+    builder.Emit(0, fbs::OpNode_AddIntNode,
+                 fbs::CreateAddIntNode(fbb, builder.FromSlot(value), builder.Literal(addend), &vid));
+  };
+  switch (update) {
+    case Update::kSlice:
+      add(0, 3, 1);
+      write(rows, builder.FromSlot(0), builder.FromSlot(1));
+      break;
+    case Update::kRing:  // two rows up to the end, and one at the beginning
+      slice(rows, head, builder.Literal(0), builder.Literal(2));
+      slice(rows, tail, builder.Literal(2), builder.Literal(3));
+      write(head, builder.Literal(capacity - 2), builder.Literal(capacity));
+      write(tail, builder.Literal(0), builder.Literal(1));
+      break;
+    case Update::kIndices:
+    case Update::kComputedIndices: {
+      const bool known = update == Update::kIndices;
+      builder.Add(0, 2, 2, 7);  // 2 i: every other row
+      builder.Emit(0, fbs::OpNode_IndexCopyNode,
+                   fbs::CreateIndexCopyNode(fbb, &buffer, &rows, known ? &indices : &computed, &buffer, 1));
+      break;
+    }
   }
+  slice(buffer, output, builder.Literal(0), builder.Literal(1));
+  return builder;
+}
+
+// Where a step writes a few rows of a buffer, the memory that it takes does not depend on the buffer's size: nothing
+// copies it.
+TEST(ExecutorTest, BuffersAreUpdatedInPlace) {
+  constexpr int32_t kColumns = 256;
+  const HostTensor rows = MakeTensor<float>(ScalarType::kFloat, {1, 3, kColumns}, std::vector<float>(3 * kColumns, 3));
+  const HostTensor start = MakeTensor<int64_t>(ScalarType::kLong, {}, {0});
+  const HostTensor indices = MakeTensor<int64_t>(ScalarType::kLong, {3}, {0, 1, 5});
+  for (const Update update : {Update::kSlice, Update::kRing, Update::kIndices, Update::kComputedIndices}) {
+    for (const int32_t capacity : {1024, 16384}) {  // 1 and 16 MiB
+      PayloadBuilder builder = InGraphCache(update, capacity, kColumns);
+      Executor executor(Load(builder), nullptr);
+      for (int step = 0; step < 5; ++step) {
+        const size_t before = mlx::core::get_active_memory();
+        mlx::core::reset_peak_memory();
+        EXPECT_EQ(RunOne(executor, {rows, start, indices}).at(17), 3);
+        EXPECT_LT(mlx::core::get_peak_memory(), before + 64 * 1024)
+            << "update " << static_cast<int>(update) << " of " << capacity << " rows, step " << step;
+      }
+    }
+  }
+}
+
+// A step of every kind of control flow fails at every place: before an instruction, and where MLX asks for memory.
+TEST(ExecutorTest, AFailureAtAnyPlaceLeavesBuffersAsTheyWere) {
+  PayloadBuilder builder({.inputs = 2, .outputs = 1, .buffers = 1, .temps = 2, .values = 1});
+  builder.Declare(0, ScalarType::kFloat, {3, 2});
+  builder.Declare(1, ScalarType::kLong, {});
+  for (const uint32_t slot : {2U, 3U}) builder.Declare(slot, ScalarType::kFloat, {8, 2});
+  const fbs::Tid x(0), buffer(3), row(4);
+  const auto write = [&](size_t chain, const fbs::Tid& part, int64_t first, int64_t end) {
+    builder.Emit(chain, fbs::OpNode_SliceUpdateNode,
+                 fbs::CreateSliceUpdateNode(builder.fbb(), &buffer, &part, &buffer, builder.Literal(0),
+                                            builder.Literal(first), builder.Literal(end)));
+  };
+  const std::vector<fbs::Tid> originals = {x}, sliced = {row}, outputs = {fbs::Tid(5)}, carry;
+  builder.Item(0, 1, 0);
+  builder.If(0, builder.FromSlot(0), 1, 2);
+  builder.Copy(0, 3, 2);
+  write(1, x, 2, 5);
+  builder.Emit(1, fbs::OpNode_ScanNode,
+               fbs::CreateScanNodeDirect(builder.fbb(), &originals, &sliced, &outputs, &carry, 3, 0));
+  builder.AddChain();
+  builder.Add(3, 4, 4, 5);
+  write(3, fbs::Tid(5), 4, 6);
+  Executor executor(Load(builder), nullptr);
+  const auto step = [&](std::vector<float> numbers, int64_t writes, const RunOptions& options = {}) {
+    return RunOne(executor,
+                  {MakeTensor<float>(ScalarType::kFloat, {3, 2}, std::move(numbers)),
+                   MakeTensor<int64_t>(ScalarType::kLong, {}, {writes})},
+                  options);
+  };
+  const std::vector<float> before = step({1, 2, 3, 4, 5, 6}, 1);
+  EXPECT_THAT(before, ElementsAre(0, 0, 0, 0, 1, 2, 3, 4, 10, 12, 10, 12, 0, 0, 0, 0));
+
+  int64_t places = 0;
+  for (bool failed = true; failed; ++places) {
+    int64_t asked = 0;
+    failed = false;
+    const auto fail = [&] {
+      if (asked++ == places) throw std::bad_alloc();
+    };
+    try {
+      step({7, 7, 7, 7, 7, 7}, 1, {.probe = fail});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory) << error.what();
+      failed = true;
+      EXPECT_EQ(step({0, 0, 0, 0, 0, 0}, 0), before) << "place " << places;
+    }
+  }
+  EXPECT_GT(places, 9);  // three instructions, two of the branch, two for each row
+  step({1, 2, 3, 4, 5, 6}, 1);
+
+  static int64_t left = 0;
+  for (int64_t n = 0;; ++n) {
+    left = n;
+    bytes::SetAllocationProbe([](size_t) {
+      if (left-- == 0) throw std::bad_alloc();
+    });
+    std::optional<Error> failure;
+    try {
+      step({7, 7, 7, 7, 7, 7}, 1);
+    } catch (const Error& error) {
+      failure = error;
+    }
+    bytes::SetAllocationProbe(nullptr);
+    if (!failure) break;
+    EXPECT_EQ(failure->code(), ErrorCode::kOutOfMemory) << failure->what();
+    EXPECT_EQ(step({0, 0, 0, 0, 0, 0}, 0), before) << "allocation " << n;
+  }
+}
+
+// What takes the results may refuse them: then the step did not happen.
+TEST(ExecutorTest, ResultsThatAreNotAcceptedUndoTheStep) {
+  PayloadBuilder builder = Accumulator();
+  Executor executor(Load(builder), nullptr);
+  RunOne(executor, {Floats({1, 2})});
+  const auto refuse = [](const std::vector<Argument>& results) {
+    EXPECT_THAT(ToFloats(results.at(0)), ElementsAre(101, 102));
+    throw Error(ErrorCode::kOutOfRange, "too large");
+  };
+  EXPECT_THROW(RunOne(executor, {Floats({100, 100})}, {.accept = refuse}), Error);
+  EXPECT_THAT(RunOne(executor, {Floats({1, 2})}), ElementsAre(2, 4));
 }
 
 // The init chain may overwrite constants, for its own executor.
@@ -348,6 +478,39 @@ TEST(ExecutorTest, RandomStateIsPartOfTheExecutor) {
   Executor executor(Load(builder), nullptr);
   const std::vector<float> first = RunOne(executor, {Floats({0, 0})});
   EXPECT_NE(std::memcmp(first.data(), RunOne(executor, {Floats({0, 0})}).data(), 16), 0);
+}
+
+// Also where the program computes its position.
+TEST(ExecutorTest, AStepAtZeroMayStartOver) {
+  PayloadBuilder builder({.inputs = 3, .outputs = 1, .temps = 1});
+  builder.Declare(0, ScalarType::kFloat, {1, 1, -1, 4});
+  builder.Declare(1, ScalarType::kLong, {1});
+  builder.Declare(2, ScalarType::kLong, {1});
+  builder.Declare(3, ScalarType::kFloat, {1, 1, -1, 4});
+  builder.Add(0, 1, 2, 4);
+  const fbs::Tid x(0), out(3), position(4);
+  builder.Emit(0, fbs::OpNode_UpdateAndAttendNode,
+               fbs::CreateUpdateAndAttendNode(builder.fbb(), &x, &x, &x, &position, &out, 0, 1.0F));
+  bytes::KvStoreConfig config;
+  config.cache.capacity = 8;
+  config.cache.n_layers = 1;
+  config.cache.layers = {cache::LayerConfig{}};
+  const auto store = std::make_shared<bytes::KvStore>(config);
+  Executor executor(Load(builder), store);
+  const auto step = [&](float value, int64_t at, const RunOptions& options) {
+    const auto number = [](int64_t n) { return MakeTensor<int64_t>(ScalarType::kLong, {1}, {n}); };
+    const HostTensor token = MakeTensor<float>(ScalarType::kFloat, {1, 1, 1, 4}, std::vector<float>(4, value));
+    return RunOne(executor, {token, number(at - 5), number(5)}, options).at(0);
+  };
+  const RunOptions restart = {.restart_at_zero = true};
+  EXPECT_EQ(step(1, 0, restart), 1);
+  EXPECT_GT(step(2, 1, restart), 1);
+  EXPECT_EQ(store->sequences().length(), 2);
+  EXPECT_THROW(step(3, 0, {}), Error);
+  EXPECT_THROW(step(3, 1, restart), Error);
+  EXPECT_EQ(store->sequences().length(), 2);
+  EXPECT_EQ(step(3, 0, restart), 3);
+  EXPECT_EQ(store->sequences().length(), 1);
 }
 
 TEST(ExecutorTest, ACacheIsRequiredWhereItIsUsed) {

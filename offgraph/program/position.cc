@@ -18,6 +18,19 @@ bool IsInteger(ScalarType type) {
          type == ScalarType::kInt || type == ScalarType::kLong;
 }
 
+// Types that a position may be converted to on its way: it keeps its value, wherever a cache can reach.
+bool HoldsPositions(ScalarType type) { return type == ScalarType::kInt || type == ScalarType::kLong; }
+
+bool IsWritten(const Graph& graph, Tid tid) {
+  for (const Chain& chain : graph.chains) {
+    for (const Instruction& instruction : chain) {
+      const std::vector<Tid> writes = UseOf(instruction).writes;
+      if (std::find(writes.begin(), writes.end(), tid) != writes.end()) return true;
+    }
+  }
+  return false;
+}
+
 std::optional<size_t> Writer(const Chain& chain, Tid tid, size_t before) {
   for (size_t i = before; i-- > 0;) {
     if (!ChainsOf(chain[i]).empty()) return std::nullopt;  // the called chain may have written it
@@ -66,7 +79,7 @@ std::optional<Effect> EffectOf(const Instruction& instruction) {
   }
   if (op == "AsTypeNode") {
     const std::optional<int64_t> type = Literal(instruction, "scalar_type");
-    return type && IsInteger(static_cast<ScalarType>(*type)) ? std::optional(Effect{}) : std::nullopt;
+    return type && HoldsPositions(static_cast<ScalarType>(*type)) ? std::optional(Effect{}) : std::nullopt;
   }
   if (op == "SliceNode") {
     const std::optional<int64_t> start = Literal(instruction, "start");
@@ -125,6 +138,7 @@ std::optional<PositionSource> Trace(const Graph& graph, const Chain& chain, size
   });
   const TensorMeta* meta = graph.Meta(tid);
   if (input == graph.inputs.end() || meta == nullptr || !IsInteger(meta->type)) return std::nullopt;
+  if (IsWritten(graph, tid)) return std::nullopt;  // it may hold something else by then
   std::reverse(effects.begin(), effects.end());
   std::optional<std::vector<PositionSlice>> slices = SlicesOf(effects, meta->shape.size());
   if (!slices) return std::nullopt;

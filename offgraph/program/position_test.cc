@@ -91,6 +91,14 @@ TEST(PositionTest, NotTraced) {
       MakeGraph({Make("AsTypeNode", {{"x", Tid{0}}, {"out", Tid{1}}, {"scalar_type", int64_t{6}}}), Attend(1)})));
   EXPECT_FALSE(TracePosition(MakeGraph({Slice(0, 1, Literal(0), Literal(1)), Attend(0), Attend(1)})));
   EXPECT_FALSE(TracePosition(MakeGraph({})));
+  // A type that changes positions; an input that the program overwrites.
+  EXPECT_FALSE(TracePosition(
+      MakeGraph({Make("AsTypeNode", {{"x", Tid{0}}, {"out", Tid{1}}, {"scalar_type", int64_t{0}}}), Attend(1)})));
+  EXPECT_FALSE(TracePosition(MakeGraph({Make("AddNode", {{"a", Tid{0}}, {"b", Tid{0}}, {"out", Tid{0}}}),
+                                        Slice(0, 1, Literal(0), Literal(1)), Attend(1)})));
+  Graph before = MakeGraph({Make("IfNode", {}), Attend(0)});
+  before.chains.push_back({Make("AddNode", {{"a", Tid{0}}, {"b", Tid{0}}, {"out", Tid{0}}})});
+  EXPECT_FALSE(TracePosition(before));
 }
 
 TEST(PositionTest, ReadsEveryIntegerTypeWithoutNarrowing) {

@@ -199,8 +199,14 @@ std::shared_ptr<const Program> Program::Load(std::span<const std::byte> payload,
   auto impl = std::make_unique<Impl>();
   impl->name = name;
   impl->graph = ReadPayload(payload, name);
-  const std::lock_guard lock(MlxMutex());
-  Loader(impl.get()).Load(weights, options);
+  try {
+    const MlxLock lock;
+    Loader(impl.get()).Load(weights, options);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kOutOfMemory, name + ": the program could not be loaded: " + error.what());
+  }
   return std::shared_ptr<const Program>(new Program(std::move(impl)));
 }
 

@@ -3,12 +3,14 @@
 
 #include <mlx/array.h>
 
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "offgraph/bytes/evaluation.h"
 #include "offgraph/program/graph.h"
 #include "offgraph/program/interpreter.h"
 #include "offgraph/program/position.h"
@@ -33,5 +35,20 @@ struct Program::Impl {
 
 // MLX graphs are built and evaluated by one thread at a time: everything in this room that touches MLX holds this.
 std::mutex& MlxMutex();
+
+// Holds MlxMutex. Where an exception leaves its scope, nothing of MLX runs any more afterwards.
+class MlxLock {
+ public:
+  MlxLock() : lock_(MlxMutex()), exceptions_(std::uncaught_exceptions()) {}
+  ~MlxLock() {
+    if (std::uncaught_exceptions() > exceptions_) bytes::WaitForEvaluation();
+  }
+  MlxLock(const MlxLock&) = delete;
+  MlxLock& operator=(const MlxLock&) = delete;
+
+ private:
+  std::lock_guard<std::mutex> lock_;
+  int exceptions_;
+};
 
 }  // namespace offgraph::program

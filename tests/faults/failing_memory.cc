@@ -47,14 +47,15 @@ void* Allocate(size_t size, size_t alignment, const void* caller) {
   const auto from = reinterpret_cast<uintptr_t>(caller);
   const bool of_mlx = from >= mlx_code.begin && from < mlx_code.end;
   if (!of_mlx && Refuses(own_left)) throw std::bad_alloc();
-  void* memory = alignment == 0 ? std::malloc(size) : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  void* memory = alignment == 0 ? std::malloc(size)
+                                : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 
 }  // namespace
 
-FailingMemory::FailingMemory(Memory memory, int64_t n) {
+FailingMemory::FailingMemory(Memory memory, int64_t n) : memory_(memory), n_(n) {
   bytes::SetAllocationProbe([](size_t) {
     if (Refuses(mlx_left)) throw std::bad_alloc();
   });
@@ -65,7 +66,7 @@ FailingMemory::~FailingMemory() {
   own_left = 0;
   bytes::SetAllocationProbe(nullptr);
 }
-bool FailingMemory::refused() const { return mlx_left <= 0 && own_left <= 0; }
+int64_t FailingMemory::asked() const { return n_ - (memory_ == Memory::kMlx ? mlx_left : own_left); }
 
 }  // namespace offgraph::testing
 

@@ -19,8 +19,12 @@ class FailingMemory {
   FailingMemory(const FailingMemory&) = delete;
   FailingMemory& operator=(const FailingMemory&) = delete;
 
-  // Whether that many were asked for.
-  bool refused() const;
+  // Allocations of this kind so far, the refused one included.
+  int64_t asked() const;
+
+ private:
+  Memory memory_;
+  int64_t n_;
 };
 
 }  // namespace offgraph::testing

@@ -109,8 +109,8 @@ def export(model, inputs, most):
         return torch.export.export(model.eval(), inputs, dynamic_shapes=({1: tokens}, {0: tokens}), strict=False)
 
 
-def write(path, programs):
-    edge = to_edge_transform_and_lower(programs, partitioner=[MLXPartitioner()])
+def write(path, programs, **constants):
+    edge = to_edge_transform_and_lower(programs, partitioner=[MLXPartitioner()], constant_methods=constants)
     program = edge.to_executorch(ExecutorchBackendConfig(extract_delegate_segments=True))
     path.write_bytes(program.buffer)
 
@@ -122,7 +122,8 @@ def main(out):
     ids = torch.randint(0, VOCAB, (1, 30))
     exported = RingModel()  # with buffers of its own
     exported.load_state_dict(model.state_dict())
-    write(out / "ring_in_graph.pte", {"forward": export(exported, (ids[:, :3], torch.arange(3)), STEP)})
+    program = export(exported, (ids[:, :3], torch.arange(3)), STEP)
+    write(out / "ring_in_graph.pte", {"forward": program}, get_max_ctx_len=CONTEXT, get_prefill_chunk_size=STEP)
     logits = torch.cat([model(ids[:, i : i + 1], torch.tensor([i])) for i in range(ids.shape[1])], 1)
     save_file({"ids": ids[0].int(), "logits": logits[0].contiguous()}, out / "ring_in_graph.safetensors")
 
