@@ -12,7 +12,8 @@
  * definition of the empty key, and has a cache of its own.
  *
  * Steps. A call whose first position is 0 starts over: the cache is cleared first. Every other call must go on where
- * the last one ended; a gap, or a position that is behind the length without a rewind, is refused.
+ * the last one ended; a gap, or a position that is behind the length without a rewind, is refused. A call that fails,
+ * for whatever reason, leaves the cache as it was; one at position 0 leaves it empty.
  *
  * Errors. Every function returns a negative number, or non-zero where it returns no number, when it fails, and
  * offgraph_error() then says why. Where a load or a call of ExecuTorch's fails in this backend, its log has the

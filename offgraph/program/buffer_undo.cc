@@ -117,6 +117,8 @@ mx::array BufferUndo::Restored(size_t i, const mx::array& now) const noexcept {
   const Buffer& buffer = buffers_[i];
   if (buffer.held) return *buffer.held;
   mx::array array = bytes::NewestComputed(now, static_cast<int64_t>(buffer.slices.size()));
+  // MLX writes in place only where memory is its own; other memory may not even be writable.
+  if (!array.data_shared_ptr()->is_owned()) return array;
   for (const SavedSlice& slice : buffer.slices) slice.WriteTo(array);
   return array;
 }

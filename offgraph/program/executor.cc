@@ -97,6 +97,11 @@ HostTensor CopyToHost(const mx::array& array) {
   return tensor;
 }
 
+// Whether an array's memory came from MLX and is used by nothing else.
+bool OwnsItsMemory(const mx::array& array) {
+  return array.data_shared_ptr().use_count() == 1 && array.data_shared_ptr()->is_owned();
+}
+
 // Opens the store's step at the first node that attends, and checks that the others agree.
 class StoreStep : public CacheStep {
  public:
@@ -217,6 +222,16 @@ void Executor::Impl::Initialize() {
 }
 
 void Executor::Impl::Reset() {
+  if (!graph().init_chain) {
+    // In place where that is possible: they may be most of the memory that the process has.
+    std::vector<mx::array> buffers = Buffers();
+    for (mx::array& buffer : buffers) {
+      if (!OwnsItsMemory(buffer)) buffer = Zeros(buffer.shape(), buffer.dtype());
+    }
+    for (mx::array& buffer : buffers) std::memset(buffer.data<std::byte>(), 0, buffer.data_size() * buffer.itemsize());
+    SetSlots(graph().first_buffer(), buffers);
+    return;
+  }
   const std::vector<mx::array> constants = Constants();
   const std::vector<mx::array> buffers = Buffers();
   const mx::array random = frame.random_state();

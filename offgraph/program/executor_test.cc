@@ -292,6 +292,34 @@ TEST(ExecutorTest, AFailureAtAnyPlaceLeavesBuffersAsTheyWere) {
   }
 }
 
+// A buffer may be a weight's memory, which lies in a file that nobody may write.
+TEST(ExecutorTest, ABufferThatIsAWeightIsNeverWritten) {
+  PayloadBuilder builder({.constants = 1, .inputs = 2, .outputs = 1, .buffers = 1, .values = 1});
+  builder.Declare(1, ScalarType::kFloat, {1});
+  builder.Declare(2, ScalarType::kLong, {});
+  const fbs::Tid part(1), buffer(4);
+  builder.Item(0, 2, 0);
+  builder.If(0, builder.FromSlot(0), 1, 2);
+  builder.Copy(0, 4, 3);
+  builder.Copy(1, 0, 4);
+  builder.Emit(2, fbs::OpNode_SliceUpdateNode,
+               fbs::CreateSliceUpdateNode(builder.fbb(), &buffer, &part, &buffer, builder.Literal(0),
+                                          builder.Literal(1), builder.Literal(2)));
+  const auto program = Load(builder);
+  Executor executor(program, nullptr);
+  const auto step = [&](int64_t takes_weight, const RunOptions& options = {}) {
+    return RunOne(executor, {Floats({7}), MakeTensor<int64_t>(ScalarType::kLong, {}, {takes_weight})}, options);
+  };
+  const auto refuse = [](const std::vector<Argument>&) { throw Error(ErrorCode::kOutOfRange, "refused"); };
+  EXPECT_THAT(step(1), ElementsAre(1, 2));
+  EXPECT_THROW(step(0, {.accept = refuse}), Error);
+  EXPECT_THAT(step(0), ElementsAre(1, 7));
+  EXPECT_THAT(step(1), ElementsAre(1, 2)) << "the weight was written";
+  executor.Reset();
+  EXPECT_THAT(step(0), ElementsAre(0, 7));
+  EXPECT_THAT(step(1), ElementsAre(1, 2)) << "the weight was written";
+}
+
 // What takes the results may refuse them: then the step did not happen.
 TEST(ExecutorTest, ResultsThatAreNotAcceptedUndoTheStep) {
   PayloadBuilder builder = Accumulator();

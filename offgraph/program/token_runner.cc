@@ -139,6 +139,7 @@ TokenRunner::TokenRunner(std::shared_ptr<const Program> program, const CacheOpti
     cache::CacheConfig positions;
     positions.capacity = options.cache.capacity;
     positions.n_layers = 1;
+    positions.layers = {cache::LayerConfig{}};
     impl_->in_graph = std::make_unique<cache::SequenceCache>(positions);
   } else {
     bytes::KvStoreConfig config;
