@@ -2,7 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <new>
+#include <ostream>
+#include <string>
 #include <vector>
 
 #include "offgraph/cache/error.h"
@@ -19,10 +20,15 @@ struct Case {
   const char* name;
   std::string path;
   llm::CacheOptions options;
+  size_t tokens = 6;  // of the call that fails
 };
+void PrintTo(const Case& one, std::ostream* stream) { *stream << one.name; }
+
 std::vector<Case> Cases() {
   const std::string stories = OFFGRAPH_MODELS "/stories260K";
-  return {{"flat", stories, {.capacity = 64, .initial_capacity = 4, .max_step = 4}},
+  // A long step is cut into tiles, which the kernels' threads share.
+  return {{"long", stories, {.capacity = 256}, 150},
+          {"flat", stories, {.capacity = 64, .initial_capacity = 4, .max_step = 4}},
           {"ring", stories, {.capacity = 64, .window = 6, .sinks = 2, .max_step = 4}},
           {"in_graph", OFFGRAPH_TEST_DATA "/programs/ring_in_graph.pte", {}}};
 }
@@ -31,10 +37,10 @@ class SessionFaults : public ::testing::TestWithParam<std::tuple<Case, Memory>> 
 
 const std::vector<TokenId> kPrompt = {1, 30, 7, 26, 8, 2, 3, 6, 1};
 const std::vector<TokenId> kMore = {6, 29, 5, 22, 9};  // two steps
-const std::vector<TokenId> kOther = {3, 3, 3, 3, 3, 4};
 
 TEST_P(SessionFaults, AFailedCallLeavesTheTokensAndTheirLogits) {
   const auto& [setup, memory] = GetParam();
+  const std::vector<TokenId> other(setup.tokens, 3);
   const auto model = llm::Model::Open(setup.path, {.with_text = false});
   const auto logits_of = [](Session& session) {
     const std::span<const float> logits = session.Logits();
@@ -53,7 +59,7 @@ TEST_P(SessionFaults, AFailedCallLeavesTheTokensAndTheirLogits) {
   int64_t places = 0;
   {
     const FailingMemory none(memory, INT64_MAX);
-    session->Append(kOther);
+    session->Append(other);
     places = none.asked();
   }
   ASSERT_GT(places, 0);
@@ -63,7 +69,7 @@ TEST_P(SessionFaults, AFailedCallLeavesTheTokensAndTheirLogits) {
     bool failed = false;
     try {
       const FailingMemory failing(memory, n);
-      session->Append(kOther);
+      session->Append(other);
     } catch (const std::exception&) {
       failed = true;
     }
