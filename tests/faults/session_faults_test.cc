@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "offgraph/cache/error.h"
@@ -54,6 +55,16 @@ TEST_P(SessionFaults, AFailedCallLeavesTheTokensAndTheirLogits) {
   std::unique_ptr<Session> session = with_prompt();
   session->Append(kMore);
   const std::vector<float> expected = logits_of(*session);
+  // What a session gives that computes its tokens anew. Attention inside the graph is MLX's, whose last bits depend on
+  // how tokens are divided into steps; those of the off-graph cache do not.
+  session = std::make_unique<Session>(model, setup.options);
+  std::vector<TokenId> all = kPrompt;
+  all.insert(all.end(), kMore.begin(), kMore.end());
+  session->Append(all);
+  const std::vector<float> expected_anew = logits_of(*session);
+  if (setup.name != std::string_view("in_graph")) {
+    ASSERT_TRUE(expected_anew == expected);
+  }
 
   session = with_prompt();
   int64_t places = 0;
@@ -76,8 +87,9 @@ TEST_P(SessionFaults, AFailedCallLeavesTheTokensAndTheirLogits) {
     if (!failed) session = with_prompt();
     ASSERT_EQ(session->tokens(), kPrompt);
     ASSERT_LE(session->cached(), static_cast<int64_t>(kPrompt.size()));
+    const bool anew = session->cached() == 0;
     session->Append(kMore);
-    ASSERT_TRUE(logits_of(*session) == expected) << "after a failure at allocation " << n;
+    ASSERT_TRUE(logits_of(*session) == (anew ? expected_anew : expected)) << "after a failure at allocation " << n;
     session->Truncate(static_cast<int64_t>(kPrompt.size()));
   }
 }
