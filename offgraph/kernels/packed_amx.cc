@@ -103,15 +103,15 @@ void Unpack(const PackedJob& job, int64_t block, const Block& out) {
 // Narrow codes need two registers a unit, so that there are two sets; wide codes need all four. kLong: pieces have two
 // tiles, else one.
 //
-// What a turn needs to find its tiles lives in general registers: a load of it could wait for the stores of tiles
-// before it, where the addresses agree in their lowest 12 bits.
+// What a turn needs to find its tiles lives in general registers, which measured faster than loads of it between the
+// stores of tiles.
 template <bool kWide, bool kBiases, bool kLong>
 class BlockProduct {
  public:
   // Units [first_unit, last_unit) of the batches. They are added to the sums, which unit 0 sets.
-  // sums [16 batches][kPackedPair]
+  // sums [16 batches][row_stride]
   static void Run(const PackedJob& job, const Block& block, int64_t first_batch, int64_t batches, int64_t first_unit,
-                  int64_t last_unit, float* sums) {
+                  int64_t last_unit, float* sums, int64_t row_stride) {
     alignas(64) int32_t dots[kPieces * kPieceDots];
     const int64_t tiles = job.w->k() / kPackedTile;
     const int64_t turns = batches * (last_unit - first_unit);
@@ -131,12 +131,12 @@ class BlockProduct {
     bounds.group_shift = job.w->group_size() > kPackedUnit ? 1 : 0;
     bounds.rest = tiles % 2 != 0 ? job.units - 1 : -1;
     __m512 totals[kPackedBlock];
-    Begin(first_unit, sums, totals);
+    Begin(first_unit, sums, row_stride, totals);
     // The first turns have nothing to store and nothing to scale yet, the last ones nothing to start.
     int64_t turn = 0;
     for (; turn < turns + kLag; turn += 2) {
-      Turn<0>(turn, turns, block, bounds, dots, started, scaled, totals, sums);
-      Turn<1>(turn + 1, turns, block, bounds, dots, started, scaled, totals, sums);
+      Turn<0>(turn, turns, block, bounds, dots, started, scaled, totals, sums, row_stride);
+      Turn<1>(turn + 1, turns, block, bounds, dots, started, scaled, totals, sums, row_stride);
     }
   }
 
@@ -168,17 +168,19 @@ class BlockProduct {
   };
 
   // The totals of a batch before its first unit here.
-  static inline __attribute__((always_inline)) void Begin(int64_t first_unit, const float* sums, __m512* totals) {
+  static inline __attribute__((always_inline)) void Begin(int64_t first_unit, const float* sums, int64_t row_stride,
+                                                          __m512* totals) {
 #pragma GCC unroll 16
     for (int64_t row = 0; row < kPackedBlock; ++row) {
-      totals[row] = first_unit == 0 ? _mm512_setzero_ps() : _mm512_load_ps(sums + row * kPackedPair);
+      totals[row] = first_unit == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + row * row_stride);
     }
   }
 
   template <int kParity>
   static inline __attribute__((always_inline)) void Turn(int64_t turn, int64_t turns, const Block& block,
                                                          const Bounds& bounds, int32_t* dots, Started& started,
-                                                         Scaled& scaled, __m512* totals, float*& sums) {
+                                                         Scaled& scaled, __m512* totals, float*& sums,
+                                                         int64_t row_stride) {
     constexpr int kSet = kParity * (kWide ? 0 : 1);
     if (turn >= kLag && turn < turns + kLag) {
       Scale(dots, block, bounds, scaled, totals);
@@ -189,9 +191,9 @@ class BlockProduct {
         scaled.unit_scales += bounds.more_units;
         scaled.factors += bounds.more_pieces;
 #pragma GCC unroll 16
-        for (int64_t row = 0; row < kPackedBlock; ++row) _mm512_store_ps(sums + row * kPackedPair, totals[row]);
-        sums += kPackedBlock * kPackedPair;
-        if (turn + 1 < turns + kLag) Begin(bounds.first, sums, totals);
+        for (int64_t row = 0; row < kPackedBlock; ++row) _mm512_storeu_ps(sums + row * row_stride, totals[row]);
+        sums += kPackedBlock * row_stride;
+        if (turn + 1 < turns + kLag) Begin(bounds.first, sums, row_stride, totals);
       }
     }
     if (turn < turns) {
@@ -326,7 +328,8 @@ void MultiplyBlock(const PackedJob& job, const Block& block, const PackedTask& t
   const int64_t parts = (job.units + kMostUnits - 1) / kMostUnits;
   for (int64_t part = 0; part < parts; ++part) {
     BlockProduct<kWide, kBiases, kLong>::Run(job, block, task.row / kPackedBlock, task.rows / kPackedBlock,
-                                             job.units * part / parts, job.units * (part + 1) / parts, sums);
+                                             job.units * part / parts, job.units * (part + 1) / parts, sums,
+                                             task.row_stride);
   }
 }
 
@@ -354,7 +357,7 @@ void MultiplyAmx(const PackedJob& job, const PackedTask& task) {
   const TileScope tiles(wide ? kWideConfig : kNarrowConfig);
   for (int64_t i = 0; i < task.blocks; ++i) {
     Unpack(job, task.block + i, block);
-    multiply(job, block, task, task.sums + i / 2 * task.rows * kPackedPair + i % 2 * kPackedBlock);
+    multiply(job, block, task, task.sums + i * kPackedBlock);
   }
 }
 

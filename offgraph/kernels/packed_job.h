@@ -45,16 +45,16 @@ struct PackedJob {
   int64_t groups = 0;
 };
 
-// Rows [row, row + rows) times blocks [block, block + blocks), before the epilogue. Blocks go in pairs.
-//   sums [(blocks + 1) / 2][rows][32]; where blocks is odd, the last 16 columns are left undefined
+// Rows [row, row + rows) times blocks [block, block + blocks), before the epilogue. Sum (r, n) of it goes to
+// sums[r * row_stride + n].
 // REQUIRES: row and rows are multiples of the batch.
-inline constexpr int64_t kPackedPair = 2 * kPackedBlock;
 struct PackedTask {
   int64_t row = 0;
   int64_t rows = 0;
   int64_t block = 0;
   int64_t blocks = 0;
   float* sums = nullptr;
+  int64_t row_stride = 0;
 };
 
 // Batches of 1, 2 or 4 rows.

@@ -39,9 +39,10 @@ inline __attribute__((always_inline)) void AddTile(const uint8_t* codes, const i
   }
 }
 
-// One block times one batch of kRows rows; sums [kRows][kPackedPair].
+// One block times one batch of kRows rows; sums [kRows][row_stride].
 template <class V, int64_t kBits, int64_t kRows>
-__attribute__((noinline)) void MultiplyBlock(const PackedJob& job, int64_t row, int64_t block, float* sums) {
+__attribute__((noinline)) void MultiplyBlock(const PackedJob& job, int64_t row, int64_t block, float* sums,
+                                             int64_t row_stride) {
   using Int = typename V::Int;
   using Float = typename V::Float;
   const PackedWeights& w = *job.w;
@@ -101,15 +102,15 @@ __attribute__((noinline)) void MultiplyBlock(const PackedJob& job, int64_t row, 
     piece += unit_pieces;
   }
 #pragma GCC unroll 4
-  for (int64_t m = 0; m < kRows; ++m) V::Store(sums + m * kPackedPair, total[m]);
+  for (int64_t m = 0; m < kRows; ++m) V::Store(sums + m * row_stride, total[m]);
 }
 
 template <class V, int64_t kBits, int64_t kRows>
 void MultiplyBlocks(const PackedJob& job, const PackedTask& task) {
   for (int64_t block = 0; block < task.blocks; ++block) {
-    float* sums = task.sums + block / 2 * task.rows * kPackedPair + block % 2 * kPackedBlock;
     for (int64_t row = 0; row < task.rows; row += kRows) {
-      MultiplyBlock<V, kBits, kRows>(job, task.row + row, task.block + block, sums + row * kPackedPair);
+      float* sums = task.sums + row * task.row_stride + block * kPackedBlock;
+      MultiplyBlock<V, kBits, kRows>(job, task.row + row, task.block + block, sums, task.row_stride);
     }
   }
 }

@@ -89,38 +89,15 @@ void QuantizeRow(const MatrixView& view, int64_t row, const PackedWeights& w, co
   }
 }
 
-// Of few numbers: a call of memcpy costs more than they do.
-HWY_INLINE void CopyFloats(const float* HWY_RESTRICT from, int64_t count, float* HWY_RESTRICT to) {
-  const F32 d;
-  int64_t i = 0;
-  for (; i + static_cast<int64_t>(kLanes) <= count; i += kLanes) hn::StoreU(hn::LoadU(d, from + i), d, to + i);
-  for (; i < count; ++i) to[i] = from[i];
-}
-
-// Rows [row, row + rows), columns [begin, begin + count) of y. sums [count / kPackedPair][stride][kPackedPair], of
-// which the content is lost.
+// Rows [row, row + rows), columns [begin, begin + count) of y, from sums [rows][stride], of which the content is lost.
 void FinishSums(const Epilogue& epilogue, const MutableMatrixView& y, int64_t row, int64_t rows, int64_t begin,
                 int64_t count, int64_t stride, float* sums) {
-  // With one row, the sums of all pairs lie side by side.
-  const int64_t width = stride == 1 ? 8 * kPackedPair : kPackedPair;
-  alignas(64) float addend[8 * kPackedPair];
-  // Rows of y are pages apart: their lines are asked for ahead of the stores.
-  constexpr int64_t kAhead = 16;
-  const auto element = static_cast<int64_t>(SizeOf(y.type));
-  const bool plain = epilogue.alpha == 1.0F && epilogue.addend.data == nullptr && y.type == DType::kFloat32;
-  char* ahead = static_cast<char*>(y.data) + ((row + kAhead) * y.row_stride + begin) * element;
-  for (int64_t r = 0; r < rows; ++r, ahead += y.row_stride * element) {
-    if (r + kAhead < rows) {
-      for (int64_t byte = 0; byte < count * element; byte += 64) __builtin_prefetch(ahead + byte, 1);
-    }
-    for (int64_t i = 0; i < count; i += width) {
-      const int64_t some = std::min(width, count - i);
-      float* from = sums + i * stride + r * kPackedPair;
-      if (plain) {
-        CopyFloats(from, some, static_cast<float*>(y.data) + (row + r) * y.row_stride + begin + i);
-      } else {
-        FinishRow(epilogue, y, row + r, begin + i, some, from, addend);
-      }
+  constexpr int64_t kWidth = 256;
+  alignas(64) float addend[kWidth];
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < count; i += kWidth) {
+      const int64_t some = std::min(kWidth, count - i);
+      FinishRow(epilogue, y, row + r, begin + i, some, sums + r * stride + i, addend);
     }
   }
 }
@@ -219,25 +196,56 @@ PackedJob QuantizeSlab(const MatrixView& x, int64_t first, int64_t rows, const P
   return job;
 }
 
+// Blocks [first_block, first_block + blocks) of rows [row, row + rows) of a slab that begins with row `slab` of y.
+struct Part {
+  int64_t slab = 0;
+  int64_t row = 0;
+  int64_t rows = 0;
+  int64_t first_block = 0;
+  int64_t blocks = 0;
+};
+void MultiplyPart(const PackedJob& job, const Method& method, const Part& part, const MutableMatrixView& y,
+                  const Epilogue& epilogue) {
+  const int64_t first_row = part.slab + part.row;
+  const int64_t column = part.first_block * kPackedBlock;
+  const int64_t count = std::min(part.blocks * kPackedBlock, job.w->n() - column);
+  PackedTask task;
+  task.row = part.row;
+  task.rows = (part.rows + method.batch - 1) / method.batch * method.batch;
+  task.block = part.first_block;
+  task.blocks = part.blocks;
+  // Sums that need nothing done to them are computed in their place, where kernels write no more than belongs there.
+  const bool plain = epilogue.alpha == 1.0F && epilogue.addend.data == nullptr && y.type == DType::kFloat32;
+  if (plain && task.rows == part.rows && count == part.blocks * kPackedBlock) {
+    task.sums = static_cast<float*>(y.data) + first_row * y.row_stride + column;
+    task.row_stride = y.row_stride;
+    method.kernel(job, task);
+    return;
+  }
+  task.row_stride = part.blocks * kPackedBlock;
+  task.sums = ThreadScratch<struct SumsTag>::Get<float>(static_cast<size_t>(task.rows * task.row_stride));
+  method.kernel(job, task);
+  HWY_DYNAMIC_DISPATCH(FinishSums)(epilogue, y, first_row, part.rows, column, count, task.row_stride, task.sums);
+}
+
 }  // namespace
 
 void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeights& w, const MutableMatrixView& y,
                   const Epilogue& epilogue, ThreadPool& threads) {
   const int64_t blocks = (w.n() + kPackedBlock - 1) / kPackedBlock;
   const int64_t pairs = (blocks + 1) / 2;
-  const auto finish = HWY_DYNAMIC_DISPATCH(FinishSums);
   const int64_t slab_rows = SlabRows(w.k());
   for (int64_t slab = 0; slab < m; slab += slab_rows) {
     const int64_t rows = std::min(slab_rows, m - slab);
     const Method method = Choose(isa, rows, w);
     const PackedJob job = QuantizeSlab(x, slab, rows, w, method, threads);
-    // Where there are few pairs, rows are divided as well, at the price of reading weights more than once.
+    // Where there are few pairs of blocks, rows are divided as well, at the price of reading weights more than once.
     const auto workers = static_cast<int64_t>(threads.threads());
     const int64_t splits = std::clamp<int64_t>(workers * 2 / pairs, 1, (rows + 31) / 32);
     const int64_t split_rows = ((rows + splits - 1) / splits + 31) / 32 * 32;
     // About 10 microseconds of work in a piece at least, and several pieces for each thread; few where rows are few,
     // since memory is read faster in long runs.
-    const int64_t task_products = std::min(rows, split_rows) * kPackedPair * w.k();
+    const int64_t task_products = std::min(rows, split_rows) * 2 * kPackedBlock * w.k();
     const int64_t pieces = workers * (rows > kPackedBlock ? 8 : 2);
     const int64_t grain =
         std::clamp<int64_t>((int64_t{512} * 1024) / task_products, 1, std::max<int64_t>(pairs * splits / pieces, 1));
@@ -249,20 +257,13 @@ void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeight
         const int64_t last_pair =
             rows > method.batch ? first_pair + 1 : std::min(pairs, first_pair + static_cast<int64_t>(end) - i);
         i += last_pair - first_pair;
-        const int64_t row = split * split_rows;
-        const int64_t real_rows = std::min(split_rows, rows - row);
-        if (real_rows <= 0) continue;
-        PackedTask task;
-        task.row = row;
-        task.rows = (real_rows + method.batch - 1) / method.batch * method.batch;
-        task.block = first_pair * 2;
-        task.blocks = std::min(last_pair * 2, blocks) - task.block;
-        task.sums = ThreadScratch<struct SumsTag>::Get<float>(
-            static_cast<size_t>((last_pair - first_pair) * task.rows * kPackedPair));
-        method.kernel(job, task);
-        const int64_t column = first_pair * kPackedPair;
-        const int64_t count = std::min(last_pair * kPackedPair, w.n()) - column;
-        finish(epilogue, y, slab + row, real_rows, column, count, task.rows, task.sums);
+        Part part;
+        part.slab = slab;
+        part.row = split * split_rows;
+        part.rows = std::min(split_rows, rows - part.row);
+        part.first_block = first_pair * 2;
+        part.blocks = std::min(last_pair * 2, blocks) - part.first_block;
+        if (part.rows > 0) MultiplyPart(job, method, part, y, epilogue);
       }
     });
   }

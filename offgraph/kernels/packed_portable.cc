@@ -64,9 +64,8 @@ void MultiplyRow(const PackedJob& job, int64_t row, int64_t block, float* sums) 
 
 void MultiplyPortable(const PackedJob& job, const PackedTask& task) {
   for (int64_t block = 0; block < task.blocks; ++block) {
-    float* sums = task.sums + block / 2 * task.rows * kPackedPair + block % 2 * kPackedBlock;
     for (int64_t row = 0; row < task.rows; ++row) {
-      MultiplyRow(job, task.row + row, task.block + block, sums + row * kPackedPair);
+      MultiplyRow(job, task.row + row, task.block + block, task.sums + row * task.row_stride + block * kPackedBlock);
     }
   }
 }
