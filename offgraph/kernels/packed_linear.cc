@@ -196,6 +196,30 @@ PackedJob QuantizeSlab(const MatrixView& x, int64_t first, int64_t rows, const P
   return job;
 }
 
+// Cuts work into pieces that become shorter: the first ones are long, since memory is read faster in long runs, the
+// last ones short, so that threads end together although cores differ in speed (guided self-scheduling;
+// Polychronopoulos and Kuck 1987).
+class Cuts {
+ public:
+  // `count` units of `products` each. A piece has a microsecond of work at least.
+  Cuts(int64_t count, int64_t products, int64_t threads) {
+    constexpr int64_t kLeastProducts = int64_t{32} * 1024;
+    const int64_t least = std::max<int64_t>({kLeastProducts / products, count / 12, 1});
+    for (int64_t at = 0; at < count;) {
+      at += std::min(count - at, std::max(least, (count - at) / (2 * threads)));
+      ends_[count_++] = at;
+    }
+  }
+  size_t count() const { return count_; }
+  int64_t begin(size_t piece) const { return piece == 0 ? 0 : ends_[piece - 1]; }
+  int64_t end(size_t piece) const { return ends_[piece]; }
+
+ private:
+  static constexpr int64_t kMost = 128;
+  int64_t ends_[kMost];
+  size_t count_ = 0;
+};
+
 // Blocks [first_block, first_block + blocks) of rows [row, row + rows) of a slab that begins with row `slab` of y.
 struct Part {
   int64_t slab = 0;
@@ -243,19 +267,14 @@ void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeight
     const auto workers = static_cast<int64_t>(threads.threads());
     const int64_t splits = std::clamp<int64_t>(workers * 2 / pairs, 1, (rows + 31) / 32);
     const int64_t split_rows = ((rows + splits - 1) / splits + 31) / 32 * 32;
-    // About 10 microseconds of work in a piece at least, and several pieces for each thread; few where rows are few,
-    // since memory is read faster in long runs.
-    const int64_t task_products = std::min(rows, split_rows) * 2 * kPackedBlock * w.k();
-    const int64_t pieces = workers * (rows > kPackedBlock ? 8 : 2);
-    const int64_t grain =
-        std::clamp<int64_t>((int64_t{512} * 1024) / task_products, 1, std::max<int64_t>(pairs * splits / pieces, 1));
-    threads.ParallelFor(static_cast<size_t>(pairs * splits), static_cast<size_t>(grain), [&](size_t begin, size_t end) {
-      for (auto i = static_cast<int64_t>(begin); i < static_cast<int64_t>(end);) {
+    const Cuts cuts(pairs * splits, std::min(rows, split_rows) * 2 * kPackedBlock * w.k(), workers);
+    threads.ParallelFor(cuts.count(), 1, [&](size_t piece, size_t /*end*/) {
+      for (int64_t i = cuts.begin(piece); i < cuts.end(piece);) {
         const int64_t split = i / pairs;
         const int64_t first_pair = i % pairs;
         // Neighbours go together where they are few rows, so that the kernel walks on through memory.
         const int64_t last_pair =
-            rows > method.batch ? first_pair + 1 : std::min(pairs, first_pair + static_cast<int64_t>(end) - i);
+            rows > method.batch ? first_pair + 1 : std::min(pairs, first_pair + cuts.end(piece) - i);
         i += last_pair - first_pair;
         Part part;
         part.slab = slab;
