@@ -55,4 +55,5 @@ function(offgraph_test name)
                                                OFFGRAPH_MODELS="${PROJECT_SOURCE_DIR}/models"
                                                OFFGRAPH_SHARED="${PROJECT_SOURCE_DIR}/../shared")
   add_test(NAME ${name} COMMAND ${target})
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "${OFFGRAPH_TEST_ENVIRONMENT}")
 endfunction()

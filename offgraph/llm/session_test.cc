@@ -335,21 +335,33 @@ TEST(SessionTest, AModelWithWindowsOfItsOwn) {
   EXPECT_FALSE(SameBits(fresh(60, {}), fresh(60, {.window = 16})));
 }
 
+// Of one model and of two, with a cache beside the graph and in it.
 TEST(SessionTest, SessionsOnSeveralThreadsDoNotMeet) {
-  std::mt19937 random(14);
-  const auto tokens = RandomTokens(random, 50);
-  const auto expected = Fresh(tokens, {});
+  const auto in_graph = Model::Open(OFFGRAPH_TEST_DATA "/programs/ring_in_graph.pte", {.with_text = false});
+  const std::vector<TokenId> tokens = {1, 30, 7, 26, 8, 2, 3, 6, 1, 6, 29, 5};
+  const auto run = [&tokens](Session& session) {
+    std::vector<float> logits;
+    for (int round = 0; round < 4; ++round) {
+      session.Truncate(0);
+      for (const TokenId token : tokens) {
+        session.Push(token);
+        logits = Copy(session.Logits());
+      }
+    }
+    return logits;
+  };
   std::vector<std::unique_ptr<Session>> sessions;
-  for (int i = 0; i < 3; ++i) sessions.push_back(std::make_unique<Session>(Stories()));
+  std::vector<std::vector<float>> expected;
+  for (const auto& model : {Stories(), Stories(), in_graph, in_graph}) {
+    sessions.push_back(std::make_unique<Session>(model));
+    Session alone(model);
+    expected.push_back(run(alone));
+  }
   std::vector<std::thread> threads;
   std::vector<int> same(sessions.size(), 0);
   for (size_t i = 0; i < sessions.size(); ++i) {
     threads.emplace_back([&, i] {
-      for (const TokenId token : tokens) {
-        sessions[i]->Push(token);
-        sessions[i]->Logits();
-      }
-      same[i] = SameBits(sessions[i]->Logits(), expected) ? 1 : 0;
+      same[i] = SameBits(run(*sessions[i]), expected[i]) ? 1 : 0;
       sessions[i].reset();
     });
   }

@@ -44,6 +44,10 @@ class Parts {
  public:
   Parts() : module_(kParts + ".pte", Module::LoadMode::Mmap) {}
 
+  void Load(const std::string& method) {
+    EXPECT_EQ(module_.load_method(method), executorch::runtime::Error::Ok) << offgraph_error();
+  }
+
   // Runs a method on all of x in steps of `chunk` tokens.
   std::vector<float> Run(const std::string& method, int64_t chunk) {
     std::vector<float> x = Reference("x");
@@ -98,6 +102,22 @@ TEST_F(PluginParts, HaveOneCacheForEachMethod) {
   EXPECT_EQ(delegate::CacheLength("forward's"), kTokens);
   EXPECT_EQ(delegate::CacheLength(""), 0);
   EXPECT_EQ(parts.Run("forward", 3), forward);
+}
+
+TEST_F(PluginParts, LoadRunAndDestroyOnDifferentThreads) {
+  const std::vector<float> forward = Parts().Run("forward", kTokens);
+  const std::vector<float> second = Parts().Run("second", kTokens);
+  const auto on_thread = [](const auto& work) { std::thread(work).join(); };
+  std::unique_ptr<Parts> parts;
+  on_thread([&] {
+    parts = std::make_unique<Parts>();
+    parts->Load("forward");
+    parts->Load("second");
+  });
+  on_thread([&] { EXPECT_EQ(parts->Run("forward", 5), forward); });
+  EXPECT_EQ(parts->Run("second", 5), second);
+  on_thread([&] { EXPECT_EQ(parts->Run("forward", 4), forward); });
+  on_thread([&] { parts.reset(); });
 }
 
 // Programs that are loaded, run and destroyed while others run.

@@ -10,15 +10,9 @@
 #include "offgraph/bytes/kv_store.h"
 #include "offgraph/cache/error.h"
 #include "offgraph/program/payload_builder.h"
+#include "tests/faults/sanitized.h"
 #include "tests/fixtures/fixture.h"
 #include "tests/fixtures/load_program.h"
-
-// The sanitizers' allocators end the process where memory is refused.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 namespace offgraph::testing {
 namespace {

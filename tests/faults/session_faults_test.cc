@@ -1,7 +1,6 @@
 // A session whose call fails for want of memory has the tokens that it had, and computes the same bits afterwards.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -10,6 +9,7 @@
 #include "offgraph/cache/error.h"
 #include "offgraph/llm/session.h"
 #include "tests/faults/failing_memory.h"
+#include "tests/faults/sanitized.h"
 
 namespace offgraph::testing {
 namespace {
@@ -75,7 +75,7 @@ TEST_P(SessionFaults, AFailedCallLeavesTheTokensAndTheirLogits) {
   }
   ASSERT_GT(places, 0);
   session = with_prompt();
-  const int64_t stride = std::max<int64_t>(1, places / 100);
+  const int64_t stride = Stride(places, 100);
   for (int64_t n = 1; n <= places; n += stride) {
     bool failed = false;
     try {
