@@ -45,14 +45,22 @@ void AddModelFlags(CLI::App& command, ModelFlags& flags, bool with_text) {
   command.add_option("--threads", flags.threads, "Threads to compute with (default: the cores it may use)")
       ->type_name("N")
       ->check(CLI::Range(1, 4096));
-  command.add_flag("--exact", flags.exact,
-                   "Do not round the activations of quantized layers to 12 bits (several times slower)");
+  CLI::Option* exact =
+      command.add_flag("--exact", flags.exact,
+                       "Compute quantized models as their ops and types say (several times slower): do "
+                       "not round activations to 12 bits, and round results as the program does");
+  command
+      .add_flag("--exact-products", flags.exact_products,
+                "Do not round the activations of quantized layers to 12 bits, but keep results in fp32 as the default "
+                "does: what the rounding alone costs is measured against this")
+      ->excludes(exact);
 }
 
 std::shared_ptr<const llm::Model> OpenModel(const ModelFlags& flags, llm::ModelOptions options) {
   if (flags.threads > 0) kernels::ThreadPool::SetDefaultThreads(static_cast<size_t>(flags.threads));
   options.tokenizer = flags.tokenizer;
-  options.exact = flags.exact;
+  options.exact = flags.exact || flags.exact_products;
+  options.fp32_results = flags.exact_products;
   return llm::Model::Open(flags.model, options);
 }
 

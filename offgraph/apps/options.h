@@ -17,14 +17,15 @@ class App;
 namespace offgraph::apps {
 
 struct ModelFlags {
-  std::string model;      // positional MODEL
-  std::string tokenizer;  // --tokenizer
-  int64_t threads = 0;    // --threads
-  bool exact = false;     // --exact
+  std::string model;            // positional MODEL
+  std::string tokenizer;        // --tokenizer
+  int64_t threads = 0;          // --threads
+  bool exact = false;           // --exact
+  bool exact_products = false;  // --exact-products
 };
 // MODEL, --threads and --exact; --tokenizer only where `with_text`.
 void AddModelFlags(CLI::App& command, ModelFlags& flags, bool with_text);
-// Sets the threads, then opens the model; `options.tokenizer` and `options.exact` are taken from the flags.
+// Sets the threads, then opens the model; `options.tokenizer` and those of exactness are taken from the flags.
 std::shared_ptr<const llm::Model> OpenModel(const ModelFlags& flags, llm::ModelOptions options = {});
 
 // --capacity, --kv-dtype, --window, --sinks, --initial-capacity, --prefill-chunk, --kv-memory.

@@ -1,7 +1,7 @@
 // Group-quantized weights laid out for integer dot products, and linear layers over them: the fast mode.
 //
 // Activations are quantized on the fly to 12 bits, in units of 64 consecutive values of a row that share a scale. Eight
-// bits are too few: they move the greedy choice of a small model at 4% of the positions, 12 bits at half a percent.
+// bits are too few: they move the greedy choice of a small model at 4% of the positions, 12 bits at 1.5%.
 // A code of 12 bits is 16 * hi + lo, with hi and lo of 8 and 4 bits, so that products are those of int8 instructions.
 //
 // The result, exactly. Columns are cut into pieces of min(group_size, 64), and every 64 columns are a unit:

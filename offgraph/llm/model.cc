@@ -127,7 +127,10 @@ void Model::OpenProgram(const std::string& file, const ModelOptions& options) {
         [file = container.get()](std::span<const std::byte> part, std::byte* to) { file->Read(part, to); }};
   };
   program_ = program::Program::Load(payload.processed, weights, file,
-                                    {.optimize = options.optimize, .exact = options.exact, .lay_out = options.lay_out});
+                                    {.optimize = options.optimize,
+                                     .exact = options.exact,
+                                     .fp32_results = options.fp32_results,
+                                     .lay_out = options.lay_out});
   const program::TokenInterface interface = program::ReadTokenInterface(*program_);
   info_.name = file;
   info_.vocab = interface.vocab;

@@ -30,9 +30,11 @@ struct ModelOptions {
   bool optimize = true;
   // False: weights are laid out for the kernels in the first step, if there is one (for an inspection).
   bool lay_out = true;
-  // True: quantized linear layers take activations as they are, not rounded to 12 bits (program::LoadOptions::exact).
-  // Several times slower.
+  // True: the values that the program's own ops and types give (program::LoadOptions::exact). Where layers are
+  // quantized, several times slower.
   bool exact = false;
+  // With `exact`: products are exact, but results between ops stay fp32 (program::LoadOptions::fp32_results).
+  bool fp32_results = false;
 };
 
 // What the program says about itself, through its constant methods (in parentheses) and its declared shapes.

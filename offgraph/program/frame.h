@@ -78,6 +78,7 @@ class Frame {
   // By constant: where it lies; without bytes where that is memory of its own. Null: nothing is known.
   const std::vector<WeightBytes>* weights = nullptr;
   PackedLayers* packed = nullptr;     // layers that are laid out already (region.h); null: none
+  bool fp32_results = false;          // see LoadOptions
   bool last_row_only = false;         // see RunOptions
   std::function<bool()> cancelled{};  // asked before every instruction, where set
   std::function<void()> probe{};      // see RunOptions

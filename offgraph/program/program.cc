@@ -37,6 +37,7 @@ class Loader {
     impl_.position = TracePosition(graph_);
     WrapConstants(weights);
     if (!options.optimize) return;
+    impl_.fp32_results = !options.exact || options.fp32_results;
     impl_.graph = Optimize(std::move(impl_.graph), options.exact);
     impl_.interpreter = std::make_unique<Interpreter>(graph_, impl_.name);
     ComputeConstants(options.lay_out);

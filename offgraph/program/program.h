@@ -54,10 +54,13 @@ struct CacheLayerInfo {
 struct LoadOptions {
   // Run the optimizer's passes. Without them the program runs as the exporter wrote it, op by op.
   bool optimize = true;
-  // Optimize without what changes values: group-quantized linear layers then take activations as they are. Otherwise
-  // they round them to 12 bits, which is several times faster and moves the first candidate of a small model at about
-  // one position in 200.
+  // Optimize without what changes values. Otherwise group-quantized linear layers round their activations to 12 bits,
+  // which is several times faster, and regions with such layers do as `fp32_results` says: together nearer to the
+  // weights' true result than a program of bf16 ops is (docs/PERFORMANCE.md).
   bool exact = true;
+  // Keep what the ops of a region with group-quantized layers hand to each other in fp32, where the program's types
+  // would round it. With `exact`, it shows what the rounding of activations alone costs.
+  bool fp32_results = false;
   // Lay the weights of such layers out while loading; otherwise the first step does it.
   bool lay_out = false;
 };

@@ -27,6 +27,7 @@ struct Program::Impl {
   std::vector<WeightBytes> weights;         // by slot; no bytes where the constant does not lie in them
   // Layers that were laid out at load, until the region that they belong to is lowered. Guarded by MlxMutex.
   mutable PackedLayers packed;
+  bool fp32_results = false;  // see LoadOptions
   std::vector<ValueInfo> inputs;
   std::vector<ValueInfo> outputs;
   std::vector<CacheLayerInfo> cache_layers;

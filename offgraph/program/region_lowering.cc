@@ -72,6 +72,8 @@ class Lowering {
 
   // Takes the layers of `body` that are laid out already.
   void Take(const Chain& body) {
+    const auto is_quantized = [](const Instruction& i) { return i.op == "QuantizedLinears"; };
+    fp32_results_ = frame_.fp32_results && std::any_of(body.begin(), body.end(), is_quantized);
     if (frame_.packed == nullptr) return;
     for (const Instruction& instruction : body) packed_.layers.insert(frame_.packed->layers.extract(&instruction));
   }
@@ -133,6 +135,11 @@ class Lowering {
     result_->inputs.push_back(tid);
     return result_->inputs.size() - 1;
   }
+  // What a result is rounded to that the program gives a type.
+  kernels::DType ResultOf(mx::Dtype type) const {
+    const kernels::DType round = RoundOf(type);
+    return fp32_results_ ? kernels::DType::kFloat32 : round;
+  }
   size_t IndexInput(Tid tid, int64_t rows);
   RegionValue AngleTable(Tid tid, int64_t dim);
   LinearWeights WeightsOf(const Instruction& i, std::optional<int64_t> dim) const;
@@ -150,6 +157,7 @@ class Lowering {
   const Graph& graph_;
   const Frame& frame_;
   int64_t tokens_;
+  bool fp32_results_ = false;
   bytes::RegionBuilder builder_;
   kernels::WeightArena arena_;  // of all layers
   PackedLayers packed_;
@@ -237,7 +245,7 @@ void Lowering::QuantizedEmbedding(const Instruction& i) {
   const RegionValue out = builder_.Embed(
       input, width,
       QuantizedLookup({TableOf(*TidOf(i, "w")), TableOf(*TidOf(i, "scales")), TableOf(*TidOf(i, "biases"))}, bits,
-                      group, RoundOf(type)));
+                      group, ResultOf(type)));
   Out(i, {out, Layout::kRows, type});
 }
 
@@ -255,7 +263,7 @@ void Lowering::Norm(const Instruction& i) {
     if (static_cast<int64_t>(factors[n].size()) != x.at.dim) throw NotLowered{"the weight has another width"};
   }
   const RegionValue out = builder_.Norm(x.at, center, std::move(factors[0]), std::move(factors[1]),
-                                        static_cast<float>(*FloatOf(i, "eps")), RoundOf(type));
+                                        static_cast<float>(*FloatOf(i, "eps")), ResultOf(type));
   Out(i, {out, x.layout, type});
 }
 
@@ -300,12 +308,15 @@ void Lowering::Linears(const Instruction& i) {
       if (array.dtype() != mx::uint32) type = mx::promote_types(type, array.dtype());
     }
   }
-  linear.round = RoundOf(type);
+  // Dense kernels rely on what the type says of x.
+  const bool round_input = linear.bits == 0 && fp32_results_;
+  const RegionValue input = round_input ? builder_.Activate(x.at, Activation::kCopy, RoundOf(x.type)) : x.at;
+  linear.round = linear.bits == 0 ? RoundOf(type) : ResultOf(type);
   int64_t width = 0;
   for (const mx::array& w : linear.weights) width += w.shape(0);
   if (IsLaidOutAnew(linear)) LayOutLayer(i, linear);
   const RegionValue all = builder_.Linear(
-      x.at, width, IsLaidOutAnew(linear) ? PackedLinear(packed_.layers[&i], linear.round) : ExactLinear(linear));
+      input, width, IsLaidOutAnew(linear) ? PackedLinear(packed_.layers[&i], linear.round) : ExactLinear(linear));
   const std::vector<Tid> outs = TidsOf(i, "outs");
   int64_t column = 0;
   for (size_t n = 0; n < outs.size(); ++n) {
@@ -391,7 +402,7 @@ void Lowering::Rotary(const Instruction& i) {
   const mx::Dtype angle_type = frame_.Get(cos).dtype();
   if (frame_.Get(sin).dtype() != angle_type) throw NotLowered{"sine and cosine differ in type"};
   const mx::Dtype type = mx::promote_types(x.type, angle_type);
-  Out(i, {builder_.Rotary(x.at, cos_table, sin_table, RoundOf(type)), x.layout, type});
+  Out(i, {builder_.Rotary(x.at, cos_table, sin_table, ResultOf(type)), x.layout, type});
 }
 
 Activation ActivationByName(std::string_view name) {
@@ -413,14 +424,14 @@ void Lowering::Gate(const Instruction& i) {
   const Value& up = In(i, "up");
   if (!SameShape(gate, up) || gate.type != up.type) throw NotLowered{"gate and up differ"};
   const Activation activation = ActivationByName(TextOf(i, "activation"));
-  Out(i, {builder_.Gate(gate.at, up.at, activation, RoundOf(gate.type)), gate.layout, gate.type});
+  Out(i, {builder_.Gate(gate.at, up.at, activation, ResultOf(gate.type)), gate.layout, gate.type});
 }
 
 void Lowering::Activate(const Instruction& i) {
   const Value& x = In(i, "x");
   std::string_view name = i.op;
   if (i.op == "GeluNode") name = TextOf(i, "approximate") == "tanh" ? "gelu_tanh" : "gelu";
-  Out(i, {builder_.Activate(x.at, ActivationByName(name), RoundOf(x.type)), x.layout, x.type});
+  Out(i, {builder_.Activate(x.at, ActivationByName(name), ResultOf(x.type)), x.layout, x.type});
 }
 
 Arithmetic ArithmeticOf(std::string_view op) {
@@ -438,7 +449,7 @@ void Lowering::Binary(const Instruction& i) {
     const Value& b = In(i, "b");
     if (!SameShape(a, b)) throw NotLowered{"the operands differ in shape"};
     const mx::Dtype type = mx::promote_types(a.type, b.type);
-    return Out(i, {builder_.Combine(a.at, b.at, op, RoundOf(type)), a.layout, type});
+    return Out(i, {builder_.Combine(a.at, b.at, op, ResultOf(type)), a.layout, type});
   }
   const Value& x = In(i, constant_a ? "b" : "a");
   const mx::array& constant = Constant(TidOf(i, constant_a ? "a" : "b"));
@@ -450,16 +461,15 @@ void Lowering::Binary(const Instruction& i) {
   if (!is_row && constant.size() != 1) throw NotLowered{"the constant is neither one number nor a row"};
   if (static_cast<int64_t>(constant.ndim()) > RankOf(x)) throw NotLowered{"the constant has more axes"};
   const mx::Dtype type = mx::promote_types(x.type, constant.dtype());
-  Out(i, {builder_.CombineConstant(x.at, std::move(factor), constant_a, op, RoundOf(type)), x.layout, type});
+  Out(i, {builder_.CombineConstant(x.at, std::move(factor), constant_a, op, ResultOf(type)), x.layout, type});
 }
 
 void Lowering::AsType(const Instruction& i) {
   Value x = In(i, "x");
   const mx::Dtype type = ToMlx(static_cast<ScalarType>(*IntOf(i, "scalar_type")));
   // Wider types hold every value already.
-  const bool exact = type == x.type || type == mx::float32;
-  RoundOf(type);
-  if (!exact) x.at = builder_.Activate(x.at, Activation::kCopy, RoundOf(type));
+  const bool exact = type == x.type || ResultOf(type) == kernels::DType::kFloat32;
+  if (!exact) x.at = builder_.Activate(x.at, Activation::kCopy, ResultOf(type));
   Out(i, {x.at, x.layout, type});
 }
 
@@ -572,7 +582,7 @@ void Lowering::Attend(const Instruction& i) {
   node.geometry = {q.at.heads, k.at.heads, k.at.dim, v.at.dim, k.type, v.type};
   if (q.at.dim != k.at.dim || v.at.heads != k.at.heads) throw NotLowered{"q, k and v do not fit each other"};
   result_->attends.push_back(node);
-  Out(i, {builder_.Attend(q.at, k.at, v.at, RoundOf(type)), Layout::kHeadsTokens, type});
+  Out(i, {builder_.Attend(q.at, k.at, v.at, ResultOf(type)), Layout::kHeadsTokens, type});
 }
 
 void Lowering::SaveOutput(Tid out) {

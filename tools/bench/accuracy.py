@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What faster arithmetic costs: how far a model's predictions move from those of a more exact computation.
 
-  tools/bench/accuracy.py                                        offgraph's default mode against its exact one, and
-                                                                 llama.cpp's types against its F16 file
+  tools/bench/accuracy.py                                        offgraph's modes against each other, and llama.cpp's
+                                                                 types against its F16 file
   tools/bench/accuracy.py --pair NAME REFERENCE CANDIDATE ...    any two dumps, beside them
 
 A dump holds the logits of every position of a text: float32 [positions, vocab], as .npy, or as .safetensors with a
@@ -89,7 +89,11 @@ def summarize(name, reference, candidate):
 
 
 def offgraph_pairs(flags):
-    """Summaries of offgraph's exports: the default mode, with rounded activations, against the exact one."""
+    """Summaries of offgraph's exports.
+
+    The default mode rounds activations, and keeps results in fp32; the mode of exact products does the latter alone, and
+    the exact mode rounds results to the program's types.
+    """
     program = runners.offgraph_program()
     BENCH.mkdir(exist_ok=True)
     rows = []
@@ -101,7 +105,10 @@ def offgraph_pairs(flags):
                              flags.text, "--logits", path, "--quiet", *options], f"logits of {name}, {mode}")
                 return load(path)[: flags.tokens]
 
-            rows.append(summarize(f"offgraph {name} / exact", dump("exact", "--exact"), dump("default")))
+            default, products, exact = dump("default"), dump("products", "--exact-products"), dump("exact", "--exact")
+            rows.append(summarize(f"offgraph {name}, default / exact products", products, default))
+            rows.append(summarize(f"offgraph {name}, default / exact", exact, default))
+            rows.append(summarize(f"offgraph {name}, exact / exact products", products, exact))
     return rows
 
 
