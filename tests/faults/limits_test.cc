@@ -42,9 +42,9 @@ void LimitMemory(std::optional<rlim_t> bytes) {
   setrlimit(RLIMIT_DATA, &limit);
 }
 
-// Whether a step is out of memory with 32 MiB more than the process has, and then runs without the limit.
-bool FailsThenRuns(const std::function<bool()>& step) {
-  LimitMemory(32 * 1024 * 1024);
+// Whether a step is out of memory with so much more than the process has, and then runs without the limit.
+bool FailsThenRuns(const std::function<bool()>& step, rlim_t bytes = rlim_t{32} << 20) {
+  LimitMemory(bytes);
   bool refused = false;
   try {
     step();
@@ -104,6 +104,25 @@ bool ArraysComeLater() {
 }
 
 TEST_F(Limits, ArraysThatMlxCannotHave) { EXPECT_SUCCESS(ArraysComeLater()); }
+
+// MLX starts its thread at the first evaluation, and the thread's stack is memory.
+bool ThreadComesLater() {
+  program::testing::PayloadBuilder builder({.inputs = 1, .outputs = 1});
+  builder.Declare(0, program::ScalarType::kFloat, {1});
+  builder.Declare(1, program::ScalarType::kFloat, {1});
+  const mlx_delegate::Tid in(0), out(1);
+  builder.Emit(0, mlx_delegate::OpNode_ExpNode, mlx_delegate::CreateExpNode(builder.fbb(), &in, &out));
+  program::Executor executor(program::Program::Load(builder.Finish(), program::testing::Weights({}), "test"), nullptr);
+  const std::vector<program::Argument> arguments = {
+      program::testing::MakeTensor<float>(program::ScalarType::kFloat, {1}, {1})};
+  const auto step = [&] {
+    const auto result = std::get<program::HostTensor>(executor.Run(arguments).at(0));
+    return *static_cast<const float*>(result.data.get()) > 2.7F;
+  };
+  return FailsThenRuns(step, rlim_t{1} << 20);
+}
+
+TEST_F(Limits, AThreadThatMlxCannotStart) { EXPECT_SUCCESS(ThreadComesLater()); }
 
 }  // namespace
 }  // namespace offgraph::testing

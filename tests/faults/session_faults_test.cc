@@ -40,7 +40,8 @@ const std::vector<TokenId> kPrompt = {1, 30, 7, 26, 8, 2, 3, 6, 1};
 const std::vector<TokenId> kMore = {6, 29, 5, 22, 9};  // two steps
 
 TEST_P(SessionFaults, AFailedCallLeavesTheTokensAndTheirLogits) {
-  const auto& [setup, memory] = GetParam();
+  const Case& setup = std::get<0>(GetParam());
+  const Memory memory = std::get<1>(GetParam());
   const std::vector<TokenId> other(setup.tokens, 3);
   const auto model = llm::Model::Open(setup.path, {.with_text = false});
   const auto logits_of = [](Session& session) {
