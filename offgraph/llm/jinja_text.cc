@@ -208,6 +208,7 @@ std::string_view Strip(std::string_view text, Side side, std::optional<std::stri
 size_t Find(std::string_view text, std::string_view part, size_t from) {
   if (from > text.size()) return std::string_view::npos;
   if (part.empty()) return from;
+  if (part.size() == 1) return text.find(part[0], from);
   const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
   return found == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
