@@ -12,7 +12,7 @@ namespace {
 // Bounds against files made to waste time: calls nest, and multiply.
 constexpr int kMaxNesting = 16;
 constexpr int64_t kMaxInstructionsPerPass = 50'000'000;
-constexpr int64_t kMaxAnalysis = 200'000'000;
+constexpr int64_t kMaxAnalysis = 20'000'000;
 
 // Slots of both kinds in one numbering: tensors first, then values.
 using SlotSet = std::set<uint32_t>;
@@ -30,6 +30,7 @@ class FlowAnalysis {
         name_(std::move(name)),
         effects_(graph.chains.size()),
         costs_(graph.chains.size(), 0),
+        nesting_(graph.chains.size(), 0),
         active_(graph.chains.size(), false) {}
 
   const Effect& OfChain(size_t chain, int depth = 0);
@@ -55,6 +56,7 @@ class FlowAnalysis {
   std::string name_;
   std::vector<std::optional<Effect>> effects_;
   std::vector<int64_t> costs_;  // instructions that one pass may run, scans counted once
+  std::vector<int> nesting_;    // chains below this one
   std::vector<bool> active_;
   int64_t analysis_ = 0;
 };
@@ -63,7 +65,10 @@ const Effect& FlowAnalysis::OfChain(size_t chain, int depth) {
   if (effects_[chain]) return *effects_[chain];
   const std::string where = "chain " + std::to_string(chain);
   if (active_[chain]) Fail(where, "the chain calls itself");
-  if (depth > kMaxNesting) Fail(where, "chains nest more than " + std::to_string(kMaxNesting) + " deep");
+  const auto check_nesting = [&](int chains) {
+    if (chains > kMaxNesting) Fail(where, "chains nest more than " + std::to_string(kMaxNesting) + " deep");
+  };
+  check_nesting(depth);
   active_[chain] = true;
   Effect effect;
   int64_t cost = 0;
@@ -76,7 +81,11 @@ const Effect& FlowAnalysis::OfChain(size_t chain, int depth) {
     effect.writes.insert(step.writes.begin(), step.writes.end());
     effect.touches.insert(step.touches.begin(), step.touches.end());
     ++cost;
-    for (int64_t called : ChainsOf(graph_.chains[chain][i])) cost += costs_[static_cast<size_t>(called)];
+    for (int64_t called : ChainsOf(graph_.chains[chain][i])) {
+      cost += costs_[static_cast<size_t>(called)];
+      nesting_[chain] = std::max(nesting_[chain], nesting_[static_cast<size_t>(called)] + 1);
+    }
+    check_nesting(nesting_[chain]);
     if (cost > kMaxInstructionsPerPass) Fail(where, "one pass would run more than fifty million instructions");
   }
   active_[chain] = false;

@@ -12,9 +12,6 @@ namespace {
 
 WeightInfo Describe(const Graph& graph, uint32_t slot) {
   WeightInfo info;
-  for (const NamedSlot& named : graph.names) {
-    if (named.slot.kind == SlotKind::kTensor && named.slot.index == slot) info.name = named.name;
-  }
   // What the optimizer has the init chain compute is not in the file, and has no declaration.
   const TensorMeta* meta = graph.Meta({slot});
   if (meta == nullptr) return info;
@@ -30,6 +27,11 @@ WeightInfo Describe(const Graph& graph, uint32_t slot) {
 std::vector<WeightInfo> DescribeRange(const Graph& graph, uint32_t begin, uint32_t end) {
   std::vector<WeightInfo> infos;
   for (uint32_t slot = begin; slot < end; ++slot) infos.push_back(Describe(graph, slot));
+  for (const NamedSlot& named : graph.names) {
+    if (named.slot.kind == SlotKind::kTensor && named.slot.index >= begin && named.slot.index < end) {
+      infos[named.slot.index - begin].name = named.name;
+    }
+  }
   return infos;
 }
 

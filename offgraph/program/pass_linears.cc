@@ -53,6 +53,9 @@ std::optional<Instruction> AsQuantizedLinear(const Graph& graph, const Instructi
                                               {"outs", std::vector<Tid>{*TidOf(matmul, "out")}}});
 }
 
+// Layers of one input that are compared with each other; a payload may have any number.
+constexpr ptrdiff_t kMostNeighbours = 256;
+
 // Whether two linear instructions can be one: the same input and the same kind of weights.
 bool CanMerge(const Instruction& a, const Instruction& b) {
   return a.op == b.op && TidOf(a, "x") == TidOf(b, "x") && IntOf(a, "bits") == IntOf(b, "bits") &&
@@ -98,9 +101,12 @@ Graph MergeProjections(Graph graph) {
     if (dead[i] || (chain[i].op != "Linears" && chain[i].op != "QuantizedLinears")) continue;
     const Tid x = *TidOf(chain[i], "x");
     if (!uses.Producer(x) && !(x.index >= graph.first_input() && x.index < graph.first_output())) continue;
-    for (size_t j : uses.Readers(x)) {
+    const std::vector<size_t>& readers = uses.Readers(x);
+    const auto first = std::upper_bound(readers.begin(), readers.end(), i);
+    for (auto reader = first; reader != readers.end() && reader - first < kMostNeighbours; ++reader) {
+      const size_t j = *reader;
       // Everything that the later layer reads is there already; its result has one writer, so it may come earlier.
-      if (j == DefUse::kElsewhere || j <= i || dead[j] || !CanMerge(chain[i], chain[j])) continue;
+      if (j == DefUse::kElsewhere || dead[j] || !CanMerge(chain[i], chain[j])) continue;
       const std::vector<Tid> outs = TidsOf(chain[j], "outs");
       if (!std::all_of(outs.begin(), outs.end(), [&](Tid out) { return uses.Producer(out) == j; })) continue;
       Append(chain[i], chain[j]);

@@ -75,32 +75,43 @@ class Splitter {
   std::vector<Place> places_;
 };
 
-void PushOnce(std::vector<Tid>& tids, Tid tid) {
-  if (std::find(tids.begin(), tids.end(), tid) == tids.end()) tids.push_back(tid);
-}
+// Slots in the order in which they were added, each once.
+class SlotList {
+ public:
+  explicit SlotList(const Graph& graph) : seen_(graph.n_tensors(), false) {}
+
+  void Add(Tid tid) {
+    if (!seen_[tid.index]) slots_.push_back(tid);
+    seen_[tid.index] = true;
+  }
+  std::vector<Tid> Take() { return std::move(slots_); }
+
+ private:
+  std::vector<Tid> slots_;
+  std::vector<bool> seen_;
+};
 
 // What a body needs from outside (constants apart) and what others need from it.
 Instruction RegionOf(const Graph& graph, const Chain& body, const Chain& rest, int64_t body_chain) {
   std::vector<bool> written(graph.n_tensors(), false);
-  std::vector<Tid> inputs;
-  std::vector<Tid> outs;
+  SlotList inputs(graph);
+  SlotList outs(graph);
   for (const Instruction& instruction : body) {
     const SlotUse use = UseOf(instruction);
     for (Tid tid : use.reads) {
-      if (!written[tid.index] && !graph.IsConstant(tid)) PushOnce(inputs, tid);
+      if (!written[tid.index] && !graph.IsConstant(tid)) inputs.Add(tid);
     }
     for (Tid tid : use.writes) {
       written[tid.index] = true;
-      if (!graph.IsTemp(tid)) PushOnce(outs, tid);
+      if (!graph.IsTemp(tid)) outs.Add(tid);
     }
   }
   for (const Instruction& instruction : rest) {
     for (Tid tid : UseOf(instruction).reads) {
-      if (written[tid.index]) PushOnce(outs, tid);
+      if (written[tid.index]) outs.Add(tid);
     }
   }
-  return MakeInstruction("Region",
-                         {{"body_chain_idx", body_chain}, {"inputs", std::move(inputs)}, {"outs", std::move(outs)}});
+  return MakeInstruction("Region", {{"body_chain_idx", body_chain}, {"inputs", inputs.Take()}, {"outs", outs.Take()}});
 }
 
 // A region that is worth its name does some work: at least one linear layer.

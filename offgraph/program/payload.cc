@@ -80,7 +80,8 @@ std::span<const std::byte> Reader::CheckHeader() const {
 
 Graph Reader::Read() {
   const std::span<const std::byte> bytes = CheckHeader();
-  if (bytes.size() >= FLATBUFFERS_MAX_BUFFER_SIZE) Fail("graph", "a FlatBuffer of 2 GiB or more");
+  if (bytes.size() >= FLATBUFFERS_MAX_BUFFER_SIZE)
+    Fail("graph", "a FlatBuffer of " + std::to_string(bytes.size()) + " bytes, expected less than 2 GiB");
   budget_ = bytes.size();
   // Offsets are checked against the buffer's start, so its alignment is that of the payload: copy where it is not 8.
   std::vector<uint64_t> aligned;
@@ -108,6 +109,7 @@ Graph Reader::Read() {
   graph_.buffers = ReadSlots(root.mutable_buffer_map(), "mutable buffer map");
   if (root.named_slots() != nullptr) {
     for (const mlx_delegate::NamedSlot* named : *root.named_slots()) {
+      Spend(named->name()->size() + 1, "named slots");
       const std::string name = named->name()->str();
       graph_.names.push_back({name, ReadSlot(named->slot(), "named slot \"" + name + "\"")});
     }
@@ -135,16 +137,18 @@ TensorMeta Reader::ReadMeta(const mlx_delegate::TensorMeta& meta, const std::str
   TensorMeta result;
   result.type = static_cast<ScalarType>(meta.scalar_type());
   if (SizeOf(result.type) == 0) Fail(part, "element type " + std::to_string(meta.scalar_type()) + " is not known");
-  if (meta.shape()->size() > kMaxRank) Fail(part, "rank " + std::to_string(meta.shape()->size()));
+  if (meta.shape()->size() > kMaxRank)
+    Fail(part, "rank " + std::to_string(meta.shape()->size()) + ", expected at most " + std::to_string(kMaxRank));
   int64_t bytes = SizeOf(result.type);
   for (const mlx_delegate::ShapeDim* dim : *meta.shape()) {
     TensorMeta::Dim range{dim->value(), dim->value()};
     if (dim->value() == -1) range = {dim->min_value(), dim->max_value()};
     if (range.min < 0 || range.max < -1 || (range.max != -1 && range.max < range.min)) {
       Fail(part, "dimension " + std::to_string(result.shape.size()) + " is " + std::to_string(range.min) + " to " +
-                     std::to_string(range.max));
+                     std::to_string(range.max) + ", expected 0 or more, and the larger number last (-1: no limit)");
     }
-    if (__builtin_mul_overflow(bytes, std::max<int64_t>(range.min, 1), &bytes)) Fail(part, "the size overflows");
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(range.min, 1), &bytes))
+      Fail(part, "its size is beyond 64 bits");
     result.shape.push_back(range);
   }
   const auto* order = meta.dim_order();
@@ -185,11 +189,11 @@ Slot Reader::ReadSlot(const mlx_delegate::SlotVariant* slot, const std::string& 
       result.kind = SlotKind::kBool;
       break;
     default:
-      Fail(part, "slot type " + std::to_string(slot->slot_type()) + " is not known");
+      Fail(part, "slot type " + std::to_string(slot->slot_type()) + ", expected 0 to 3");
   }
   const uint32_t limit = result.kind == SlotKind::kTensor ? graph_.n_tensors() : graph_.n_values;
   if (result.index >= limit) {
-    Fail(part, "slot " + std::to_string(result.index) + " of " + std::to_string(limit));
+    Fail(part, "slot " + std::to_string(result.index) + ", but there are " + std::to_string(limit));
   }
   return result;
 }
@@ -208,12 +212,12 @@ void Reader::ReadChains(const mlx_delegate::MLXGraph& root) {
   const size_t n_chains = root.instruction_chains()->size();
   graph_.main_chain = root.main_chain_idx();
   if (graph_.main_chain >= n_chains) {
-    Fail("graph", "main chain " + std::to_string(graph_.main_chain) + " of " + std::to_string(n_chains));
+    Fail("graph", "main chain " + std::to_string(graph_.main_chain) + ", but there are " + std::to_string(n_chains));
   }
   if (root.init_chain_idx() != -1) {
     const int32_t init = root.init_chain_idx();
     if (init < 0 || static_cast<size_t>(init) >= n_chains) {
-      Fail("graph", "init chain " + std::to_string(init) + " of " + std::to_string(n_chains));
+      Fail("graph", "init chain " + std::to_string(init) + ", but there are " + std::to_string(n_chains));
     }
     graph_.init_chain = static_cast<uint32_t>(init);
   }
@@ -318,7 +322,7 @@ FieldValue Reader::ReadField(const flatbuffers::Table& table, const FieldSchema&
     }
     case FieldKind::kIndexOperand: {
       const auto* value = operand(static_cast<const mlx_delegate::IntOrVidOrTid*>(nullptr));
-      if (value->kind() > 2) Fail(part, "operand kind " + std::to_string(value->kind()));
+      if (value->kind() > 2) Fail(part, "operand kind " + std::to_string(value->kind()) + ", expected 0 to 2");
       return ReadIndexOperand(*value);
     }
     case FieldKind::kIntVector: {
@@ -372,7 +376,8 @@ void Reader::CheckInstruction(const Instruction& instruction, const std::string&
   const auto check = [&](auto ids, uint32_t limit, const char* kind) {
     for (auto id : ids) {
       if (id.index >= limit) {
-        Fail(part, std::string(kind) + " slot " + std::to_string(id.index) + " of " + std::to_string(limit));
+        Fail(part,
+             std::string(kind) + " slot " + std::to_string(id.index) + ", but there are " + std::to_string(limit));
       }
     }
   };
@@ -382,7 +387,7 @@ void Reader::CheckInstruction(const Instruction& instruction, const std::string&
   check(use.value_writes, graph_.n_values, "value");
   for (int64_t chain : ChainsOf(instruction)) {
     if (chain < 0 || static_cast<size_t>(chain) >= graph_.chains.size()) {
-      Fail(part, "chain " + std::to_string(chain) + " of " + std::to_string(graph_.chains.size()));
+      Fail(part, "chain " + std::to_string(chain) + ", but there are " + std::to_string(graph_.chains.size()));
     }
   }
 }

@@ -25,6 +25,17 @@ struct Counts {
   uint32_t values = 0;
 };
 
+// A payload with what the builder finished as its graph.
+inline std::vector<std::byte> WithHeader(const flatbuffers::FlatBufferBuilder& graph) {
+  constexpr size_t kHeader = 24;
+  std::vector<std::byte> payload(kHeader + graph.GetSize());
+  std::memcpy(payload.data() + 4, "MLX0", 4);
+  const uint64_t end = payload.size();
+  std::memcpy(payload.data() + 8, &end, sizeof(end));
+  std::memcpy(payload.data() + kHeader, graph.GetBufferPointer(), graph.GetSize());
+  return payload;
+}
+
 class PayloadBuilder {
  public:
   explicit PayloadBuilder(const Counts& counts) : counts_(counts) {
@@ -92,13 +103,7 @@ class PayloadBuilder {
     fbb_.Finish(fbs::CreateMLXGraphDirect(fbb_, "1", counts_.constants, counts_.inputs, counts_.outputs,
                                           counts_.buffers, counts_.temps, counts_.values, &chains, 0, init_chain_,
                                           &inputs_, &outputs_, &buffers_, &names, &metas));
-    constexpr size_t kHeader = 24;
-    std::vector<std::byte> payload(kHeader + fbb_.GetSize());
-    std::memcpy(payload.data() + 4, "MLX0", 4);
-    const uint64_t end = payload.size();
-    std::memcpy(payload.data() + 8, &end, sizeof(end));
-    std::memcpy(payload.data() + kHeader, fbb_.GetBufferPointer(), fbb_.GetSize());
-    return payload;
+    return WithHeader(fbb_);
   }
 
  private:

@@ -124,10 +124,10 @@ TEST(PayloadTest, UnalignedBytes) {
 TEST(PayloadTest, SlotsOutOfRange) {
   PayloadBuilder tensor({.inputs = 1, .outputs = 1});
   tensor.Add(0, 0, 0, 1000);
-  EXPECT_THAT(Complaint(tensor.Finish()), HasSubstr("instruction 0 (AddNode): tensor slot 1000 of 2"));
+  EXPECT_THAT(Complaint(tensor.Finish()), HasSubstr("instruction 0 (AddNode): tensor slot 1000, but there are 2"));
   PayloadBuilder value({.inputs = 1, .outputs = 1, .values = 1});
   value.Item(0, 0, 1);
-  EXPECT_THAT(Complaint(value.Finish()), HasSubstr("value slot 1 of 1"));
+  EXPECT_THAT(Complaint(value.Finish()), HasSubstr("value slot 1, but there are 1"));
   PayloadBuilder chain({.inputs = 1, .outputs = 1});
   chain.If(0, chain.Literal(1), 0x80000000U, 7);
   EXPECT_THAT(Complaint(chain.Finish()), HasSubstr("chain"));
@@ -185,7 +185,15 @@ TEST(PayloadTest, WeightsAreChecked) {
   PayloadBuilder dynamic({.constants = 1, .inputs = 1, .outputs = 1});
   dynamic.Declare(0, ScalarType::kFloat, {-1});
   dynamic.Add(0, 0, 1, 2);
-  EXPECT_THAT(Complaint(dynamic.Finish()), HasSubstr("not fixed"));
+  EXPECT_THAT(Complaint(dynamic.Finish()), HasSubstr("expected one number"));
+}
+
+TEST(PayloadTest, BuffersHaveACountableSize) {
+  PayloadBuilder builder({.inputs = 1, .outputs = 1, .buffers = 9});
+  // Each has 2^60 bytes.
+  for (uint32_t slot = 2; slot < 11; ++slot) builder.Declare(slot, ScalarType::kFloat, {1 << 29, 1 << 29});
+  builder.Copy(0, 0, 1);
+  EXPECT_THAT(Complaint(builder.Finish()), HasSubstr("all buffers together"));
 }
 
 TEST(PayloadTest, MetalKernelsAreRefusedByName) {

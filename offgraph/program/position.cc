@@ -21,9 +21,15 @@ bool IsInteger(ScalarType type) {
 // Types that a position may be converted to on its way: it keeps its value, wherever a cache can reach.
 bool HoldsPositions(ScalarType type) { return type == ScalarType::kInt || type == ScalarType::kLong; }
 
-bool IsWritten(const Graph& graph, Tid tid) {
+// Instructions that all traces of a program may look at together: a payload could have a long way back from every one
+// of many nodes. Where they do not suffice, the position counts as not traceable.
+constexpr int64_t kMostLooks = 4'000'000;
+
+// True as well where no looks are left.
+bool IsWritten(const Graph& graph, Tid tid, int64_t* looks) {
   for (const Chain& chain : graph.chains) {
     for (const Instruction& instruction : chain) {
+      if (--*looks < 0) return true;
       const std::vector<Tid> writes = UseOf(instruction).writes;
       if (std::find(writes.begin(), writes.end(), tid) != writes.end()) return true;
     }
@@ -31,8 +37,9 @@ bool IsWritten(const Graph& graph, Tid tid) {
   return false;
 }
 
-std::optional<size_t> Writer(const Chain& chain, Tid tid, size_t before) {
+std::optional<size_t> Writer(const Chain& chain, Tid tid, size_t before, int64_t* looks) {
   for (size_t i = before; i-- > 0;) {
+    if (--*looks < 0) return std::nullopt;
     if (!ChainsOf(chain[i]).empty()) return std::nullopt;  // the called chain may have written it
     const SlotUse use = UseOf(chain[i]);
     if (std::find(use.writes.begin(), use.writes.end(), tid) != use.writes.end()) return i;
@@ -120,13 +127,13 @@ std::optional<std::vector<PositionSlice>> SlicesOf(const std::vector<Effect>& ef
   return slices;
 }
 
-std::optional<PositionSource> Trace(const Graph& graph, const Chain& chain, size_t node) {
+std::optional<PositionSource> Trace(const Graph& graph, const Chain& chain, size_t node, int64_t* looks) {
   const Field* field = FindField(chain[node], "position");
   if (field == nullptr || !std::holds_alternative<Tid>(field->value)) return std::nullopt;
   Tid tid = std::get<Tid>(field->value);
   size_t before = node;
   std::vector<Effect> effects;
-  while (const std::optional<size_t> writer = Writer(chain, tid, before)) {
+  while (const std::optional<size_t> writer = Writer(chain, tid, before, looks)) {
     const std::optional<Effect> effect = EffectOf(chain[*writer]);
     if (!effect) return std::nullopt;
     effects.push_back(*effect);
@@ -138,7 +145,7 @@ std::optional<PositionSource> Trace(const Graph& graph, const Chain& chain, size
   });
   const TensorMeta* meta = graph.Meta(tid);
   if (input == graph.inputs.end() || meta == nullptr || !IsInteger(meta->type)) return std::nullopt;
-  if (IsWritten(graph, tid)) return std::nullopt;  // it may hold something else by then
+  if (IsWritten(graph, tid, looks)) return std::nullopt;  // it may hold something else by then
   std::reverse(effects.begin(), effects.end());
   std::optional<std::vector<PositionSlice>> slices = SlicesOf(effects, meta->shape.size());
   if (!slices) return std::nullopt;
@@ -179,11 +186,12 @@ std::vector<int64_t> Integers(const HostTensor& tensor) {
 
 std::optional<PositionSource> TracePosition(const Graph& graph) {
   std::optional<PositionSource> source;
+  int64_t looks = kMostLooks;
   for (const Chain& chain : graph.chains) {
     for (size_t i = 0; i < chain.size(); ++i) {
       if (chain[i].op != "UpdateAndAttendNode") continue;
-      const std::optional<PositionSource> found = Trace(graph, chain, i);
-      if (!found || (source && *source != *found)) return std::nullopt;
+      const std::optional<PositionSource> found = Trace(graph, chain, i, &looks);
+      if (looks < 0 || !found || (source && *source != *found)) return std::nullopt;
       source = found;
     }
   }

@@ -53,10 +53,16 @@ class Loader {
     CheckRange(graph_.inputs, "input", graph_.first_input(), graph_.first_output());
     CheckRange(graph_.outputs, "output", graph_.first_output(), graph_.first_buffer());
     CheckRange(graph_.buffers, "mutable buffer", graph_.first_buffer(), graph_.first_temp());
+    int64_t buffer_bytes = 0;
     for (uint32_t i = graph_.first_buffer(); i < graph_.first_temp(); ++i) {
+      const std::string part = "mutable buffer in slot " + std::to_string(i);
       const TensorMeta* meta = graph_.Meta({i});
-      if (meta == nullptr) Fail("mutable buffer in slot " + std::to_string(i), "its type and shape are not declared");
-      StaticShape(*meta, "mutable buffer in slot " + std::to_string(i));
+      if (meta == nullptr) Fail(part, "its type and shape are not declared");
+      int64_t bytes = SizeOf(meta->type);
+      for (int64_t dim : ToShape(StaticShape(*meta, part), bytes, impl_.name + ": " + part)) bytes *= dim;
+      if (__builtin_add_overflow(buffer_bytes, bytes, &buffer_bytes)) {
+        Fail(part, "all buffers together have more bytes than 64 bits can count");
+      }
     }
   }
   void CheckRange(const std::vector<Slot>& slots, const char* kind, uint32_t begin, uint32_t end) const {
@@ -90,7 +96,9 @@ class Loader {
   std::vector<int64_t> StaticShape(const TensorMeta& meta, const std::string& part) const {
     std::vector<int64_t> shape;
     for (const TensorMeta::Dim& dim : meta.shape) {
-      if (dim.min != dim.max) Fail(part, "its shape is not fixed");
+      if (dim.min != dim.max)
+        Fail(part, "dimension " + std::to_string(shape.size()) + " is " + std::to_string(dim.min) + " to " +
+                       (dim.max < 0 ? "any" : std::to_string(dim.max)) + ", expected one number");
       shape.push_back(dim.min);
     }
     return shape;
@@ -110,15 +118,25 @@ class Loader {
   }
 
   // A scan would store one step's rows again for every position that it scans.
-  void RefuseCacheIn(const std::vector<int64_t>& chains, const std::string& where) const {
+  void RefuseCacheIn(const std::vector<int64_t>& chains, const std::string& where) {
     for (int64_t chain : chains) {
-      for (const Instruction& instruction : graph_.chains[static_cast<size_t>(chain)]) {
-        if (instruction.op == "UpdateAndAttendNode") {
-          throw Error(ErrorCode::kUnsupported, impl_.name + ": " + where + ": UpdateAndAttendNode inside of a scan");
-        }
-        RefuseCacheIn(ChainsOf(instruction), where);
+      if (Attends(static_cast<size_t>(chain))) {
+        throw Error(ErrorCode::kUnsupported, impl_.name + ": " + where + ": UpdateAndAttendNode inside of a scan");
       }
     }
+  }
+
+  // Whether a chain, or one that it calls, uses the cache. Each chain is looked at once.
+  bool Attends(size_t chain) {
+    if (attends_.empty()) attends_.resize(graph_.chains.size());
+    if (attends_[chain]) return *attends_[chain];
+    bool attends = false;
+    for (const Instruction& instruction : graph_.chains[chain]) {
+      attends = attends || instruction.op == "UpdateAndAttendNode";
+      for (int64_t called : ChainsOf(instruction)) attends = Attends(static_cast<size_t>(called)) || attends;
+    }
+    attends_[chain] = attends;
+    return attends;
   }
 
   void WrapConstants(const WeightSource& weights) {
@@ -130,7 +148,7 @@ class Loader {
     }
     for (uint32_t i = 0; i < graph_.n_constants; ++i) {
       const std::string slot = "constant in slot " + std::to_string(i);
-      if (names[i] == nullptr) Fail(slot, "it has no name");
+      if (names[i] == nullptr) Fail(slot, "it has no name, by which its bytes are found in the file");
       const TensorMeta* meta = graph_.Meta({i});
       const std::string part = "weight \"" + *names[i] + "\"";
       if (meta == nullptr) Fail(part, "its type and shape are not declared");
@@ -183,6 +201,7 @@ class Loader {
 
   Program::Impl& impl_;
   const Graph& graph_;
+  std::vector<std::optional<bool>> attends_;  // by chain, where it was asked
 };
 
 }  // namespace

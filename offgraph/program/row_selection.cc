@@ -4,6 +4,8 @@
 
 #include <array>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace offgraph::program {
 namespace {
@@ -37,20 +39,33 @@ const RowOp* FindRowOp(std::string_view op) {
   return nullptr;
 }
 
-class Walk {
- public:
-  explicit Walk(const Graph& graph) : graph_(graph), chain_(graph.chains[graph.main_chain]) {}
+// One writing of a slot, and what becomes of it.
+struct Definition {
+  size_t instruction = 0;
+  size_t epoch = 0;             // calls of chains before it: a called chain may read and write any slot
+  size_t readers = 0;           // instructions that read it
+  bool escapes = false;         // a called chain, or the caller, may read it too
+  bool from_constants = false;  // nothing but constants went into it
+  bool vector = false;          // a constant whose axes but the last are 1, perhaps in another element type
+};
 
-  // The last instruction before `before` that writes `tid` by itself; absent where a called chain may have written it.
-  std::optional<size_t> Writer(Tid tid, size_t before) const {
-    for (size_t i = before; i-- > 0;) {
-      if (!ChainsOf(chain_[i]).empty()) return std::nullopt;
-      for (Tid written : UseOf(chain_[i]).writes) {
-        if (written == tid) return i;
-      }
+// Who wrote what each instruction of the main chain reads. Made in one pass over the chain, whatever it looks like.
+class Links {
+ public:
+  explicit Links(const Graph& graph)
+      : graph_(graph), chain_(graph.chains[graph.main_chain]), current_(graph.n_tensors(), kNone) {
+    for (size_t i = 0; i < chain_.size(); ++i) Add(i);
+    for (size_t definition : current_) {
+      if (definition != kNone) Overwrite(definition);
     }
-    return std::nullopt;
+    for (const Slot& slot : graph.outputs) {
+      if (slot.kind == SlotKind::kTensor && current_[slot.index] != kNone)
+        definitions_[current_[slot.index]].escapes = true;
+    }
   }
+
+  // The definition of a slot at the end of the chain; null where it has none, or a called chain may have written it.
+  const Definition* Last(Tid tid) const { return Current(tid); }
 
   // The operand whose rows the instruction's result follows, if all its others are the same for every row.
   std::optional<Tid> RowOperand(size_t index) const {
@@ -61,8 +76,9 @@ class Walk {
     for (const Field& field : instruction.fields) {
       const Tid* tid = std::get_if<Tid>(&field.value);
       if (tid == nullptr || field.name == "out") continue;
+      const Definition* definition = Read(index, *tid);
       const bool same = field.name != op->row &&
-                        (IsWeight(field.name) ? FromConstants(*tid, index, kMaxDepth) : IsVector(*tid, index));
+                        (IsWeight(field.name) ? FromConstants(*tid, definition) : IsVector(*tid, definition));
       if (same) continue;
       if (rows) return std::nullopt;
       rows = *tid;
@@ -70,56 +86,69 @@ class Walk {
     return rows;
   }
 
-  // Whether the value that `writer` gives `tid` is read by `reader` alone.
-  bool OnlyReader(Tid tid, size_t writer, size_t reader) const {
-    for (size_t i = writer + 1; i < chain_.size(); ++i) {
-      if (!ChainsOf(chain_[i]).empty()) return false;  // what a called chain reads is not looked at
-      const SlotUse use = UseOf(chain_[i]);
-      for (Tid read : use.reads) {
-        if (read == tid && i != reader) return false;
-      }
-      for (Tid written : use.writes) {
-        if (written == tid) return true;
-      }
+  // The definition that the instruction reads; null as for Last. REQUIRES: the instruction reads the slot.
+  const Definition* Read(size_t index, Tid tid) const {
+    for (const auto& [slot, definition] : reads_[index]) {
+      if (slot == tid) return definition == kNone ? nullptr : &definitions_[definition];
     }
-    return !IsOutput(tid);
+    return nullptr;
   }
-
-  bool IsOutput(Tid tid) const {
-    for (const Slot& slot : graph_.outputs) {
-      if (slot.kind == SlotKind::kTensor && slot.index == tid.index) return true;
-    }
-    return false;
-  }
-
-  size_t size() const { return chain_.size(); }
 
  private:
-  static constexpr int kMaxDepth = 8;
+  static constexpr size_t kNone = SIZE_MAX;
 
   static bool IsWeight(std::string_view field) {
     return field == "mat2" || field == "w" || field == "scales" || field == "biases" || field == "weight";
   }
 
-  // Whether the value of `tid` before instruction `before` follows from constants alone.
-  bool FromConstants(Tid tid, size_t before, int depth) const {
-    if (graph_.IsConstant(tid)) return true;
-    const std::optional<size_t> writer = Writer(tid, before);
-    if (!writer || depth == 0) return false;
-    const SlotUse use = UseOf(chain_[*writer]);
-    if (use.reads.empty() || !use.value_reads.empty()) return false;
-    for (Tid read : use.reads) {
-      if (!FromConstants(read, *writer, depth - 1)) return false;
+  void Add(size_t index) {
+    const Instruction& instruction = chain_[index];
+    const SlotUse use = UseOf(instruction);
+    std::vector<std::pair<Tid, size_t>>& reads = reads_.emplace_back();
+    bool from_constants = !use.reads.empty() && use.value_reads.empty();
+    for (Tid tid : use.reads) {
+      const Definition* definition = Current(tid);
+      from_constants = from_constants && FromConstants(tid, definition);
+      reads.emplace_back(tid, definition != nullptr ? current_[tid.index] : kNone);
+      if (definition != nullptr) CountReader(current_[tid.index], index);
     }
-    return true;
+    const bool vector =
+        instruction.op == "AsTypeNode" && !use.reads.empty() && IsVector(use.reads[0], Current(use.reads[0]));
+    const bool calls = !ChainsOf(instruction).empty();
+    if (calls) ++epoch_;
+    for (Tid tid : use.writes) {
+      size_t& current = current_[tid.index];
+      if (current != kNone) Overwrite(current);
+      current = calls ? kNone : definitions_.size();
+      if (!calls) {
+        definitions_.push_back(
+            {.instruction = index, .epoch = epoch_, .from_constants = from_constants, .vector = vector});
+        last_reader_.push_back(kNone);
+      }
+    }
   }
 
-  // Whether it is a constant whose axes but the last are 1, perhaps in another element type.
-  bool IsVector(Tid tid, size_t before) const {
-    if (!graph_.IsConstant(tid)) {
-      const std::optional<size_t> writer = Writer(tid, before);
-      return writer && chain_[*writer].op == "AsTypeNode" && IsVector(UseOf(chain_[*writer]).reads.front(), *writer);
-    }
+  void CountReader(size_t definition, size_t index) {
+    if (std::exchange(last_reader_[definition], index) != index) ++definitions_[definition].readers;
+  }
+
+  // The end of a definition's life.
+  void Overwrite(size_t definition) {
+    if (definitions_[definition].epoch != epoch_) definitions_[definition].escapes = true;
+  }
+
+  // The definition that an instruction at this point would read.
+  const Definition* Current(Tid tid) const {
+    const size_t definition = current_[tid.index];
+    return definition == kNone || definitions_[definition].epoch != epoch_ ? nullptr : &definitions_[definition];
+  }
+
+  bool FromConstants(Tid tid, const Definition* definition) const {
+    return graph_.IsConstant(tid) || (definition != nullptr && definition->from_constants);
+  }
+
+  bool IsVector(Tid tid, const Definition* definition) const {
+    if (!graph_.IsConstant(tid)) return definition != nullptr && definition->vector;
     const TensorMeta* meta = graph_.Meta(tid);
     if (meta == nullptr) return false;
     for (size_t d = 0; d + 1 < meta->shape.size(); ++d) {
@@ -130,23 +159,28 @@ class Walk {
 
   const Graph& graph_;
   const Chain& chain_;
+  std::vector<Definition> definitions_;
+  std::vector<size_t> last_reader_;                         // by definition
+  std::vector<size_t> current_;                             // by slot: its definition
+  std::vector<std::vector<std::pair<Tid, size_t>>> reads_;  // by instruction: slots and their definitions
+  size_t epoch_ = 0;
 };
 
 }  // namespace
 
 std::optional<RowCut> FindRowCut(const Graph& graph) {
   if (graph.outputs.empty() || graph.outputs[0].kind != SlotKind::kTensor) return std::nullopt;
-  const Walk walk(graph);
+  const Links links(graph);
   const Tid output{graph.outputs[0].index};
-  const std::optional<size_t> last = walk.Writer(output, walk.size());
-  if (!last) return std::nullopt;
-  RowCut cut{*last, output};
+  const Definition* definition = links.Last(output);
+  if (definition == nullptr) return std::nullopt;
+  RowCut cut{definition->instruction, output};
   while (true) {
-    const std::optional<Tid> rows = walk.RowOperand(cut.instruction);
+    const std::optional<Tid> rows = links.RowOperand(cut.instruction);
     if (!rows || !graph.IsTemp(*rows)) return cut;
-    const std::optional<size_t> writer = walk.Writer(*rows, cut.instruction);
-    if (!writer || !walk.OnlyReader(*rows, *writer, cut.instruction)) return cut;
-    cut = {*writer, *rows};
+    definition = links.Read(cut.instruction, *rows);
+    if (definition == nullptr || definition->readers != 1 || definition->escapes) return cut;
+    cut = {definition->instruction, *rows};
   }
 }
 
