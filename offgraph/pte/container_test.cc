@@ -336,6 +336,16 @@ TEST(ContainerBuilt, ReadsConstantsOfEveryKind) {
               ElementsAre(ConstantValue(int64_t{1}), ConstantValue(int64_t{2})));
 }
 
+// An empty list of inputs and an absent list of arguments are the same number of them.
+TEST(ContainerBuilt, ADelegateWithoutArguments) {
+  Builder b;
+  b.InlineData("payload");
+  b.Delegate("MLXBackend", fb::DataLocation_INLINE, 0);
+  b.Instruct(fb::InstructionArguments_DelegateCall, fb::CreateDelegateCall(b.fbb, 0));
+  b.Method("forward", {}, {});
+  EXPECT_EQ(Parse(b.Finish())->FindMethod("forward")->whole_delegate, 0);
+}
+
 TEST(ContainerBuilt, ReadsTensorsOfEveryType) {
   Builder b;
   b.Method("u8", {}, {b.Tensor<uint8_t>(fb::ScalarType_BYTE, {0, 255}, {2})});

@@ -129,7 +129,7 @@ class MethodReader {
     const auto* args = last_call_->args();
     if (Count(args) != method_.n_inputs + method_.n_outputs) return std::nullopt;
     const auto follows = [&](const Indices* expected, int64_t from) {
-      return expected == nullptr || std::equal(expected->begin(), expected->end(), args->begin() + from);
+      return Count(expected) == 0 || std::equal(expected->begin(), expected->end(), args->begin() + from);
     };
     if (!follows(plan_.inputs(), 0) || !follows(plan_.outputs(), method_.n_inputs)) return std::nullopt;
     return static_cast<size_t>(last_call_->delegate_index());
