@@ -100,6 +100,12 @@ void AddCacheFlags(CLI::App& command, llm::CacheOptions& options) {
       ->type_name("BYTES")
       ->check(AtLeast(1))
       ->group(group);
+  command
+      .add_option("--step-memory", options.step_memory_limit,
+                  "Most bytes that a step may take beside weights and cache (default: no limit)")
+      ->type_name("BYTES")
+      ->check(AtLeast(1))
+      ->group(group);
 }
 
 void AddGenerateFlags(CLI::App& command, GenerateFlags& flags) {

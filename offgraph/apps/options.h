@@ -28,7 +28,7 @@ void AddModelFlags(CLI::App& command, ModelFlags& flags, bool with_text);
 // Sets the threads, then opens the model; `options.tokenizer` and those of exactness are taken from the flags.
 std::shared_ptr<const llm::Model> OpenModel(const ModelFlags& flags, llm::ModelOptions options = {});
 
-// --capacity, --kv-dtype, --window, --sinks, --initial-capacity, --prefill-chunk, --kv-memory.
+// --capacity, --kv-dtype, --window, --sinks, --initial-capacity, --prefill-chunk, --kv-memory, --step-memory.
 void AddCacheFlags(CLI::App& command, llm::CacheOptions& options);
 
 struct GenerateFlags {

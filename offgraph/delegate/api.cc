@@ -6,6 +6,7 @@
 #include "offgraph/delegate/caches.h"
 #include "offgraph/delegate/last_error.h"
 #include "offgraph/delegate/offgraph_executorch.h"
+#include "offgraph/delegate/step_memory.h"
 
 namespace offgraph::delegate {
 namespace {
@@ -64,6 +65,8 @@ void ClearCache(const std::string& key) {
 
 void NameCache(const std::string& key) { CacheRegistry::Global().Name(key); }
 
+void LimitStepMemory(int64_t bytes) { SetStepMemoryLimit(bytes); }
+
 }  // namespace offgraph::delegate
 
 using offgraph::delegate::Guard;
@@ -108,6 +111,13 @@ int offgraph_cache_clear(const char* key) {
 int offgraph_name_cache(const char* key) {
   return static_cast<int>(Guard("offgraph_name_cache", [&] {
     offgraph::delegate::NameCache(NotNull(key, "key"));
+    return 0;
+  }));
+}
+
+int offgraph_limit_step_memory(int64_t bytes) {
+  return static_cast<int>(Guard("offgraph_limit_step_memory", [&] {
+    offgraph::delegate::LimitStepMemory(bytes);
     return 0;
   }));
 }

@@ -15,6 +15,7 @@
 #include "offgraph/cache/error.h"
 #include "offgraph/delegate/cache_registry.h"
 #include "offgraph/delegate/last_error.h"
+#include "offgraph/delegate/step_memory.h"
 #include "offgraph/delegate/values.h"
 #include "offgraph/program/executor.h"
 #include "offgraph/program/program.h"
@@ -116,7 +117,8 @@ class Handle {
     if (!loaded->cache_layers().empty()) {
       cache_ = CacheRegistry::Global().Acquire(CacheKey(context, name_), loaded->cache_layers(), name_);
     }
-    executor_ = std::make_unique<program::Executor>(std::move(loaded), cache_.store);
+    executor_ = std::make_unique<program::Executor>(std::move(loaded), cache_.store,
+                                                    program::ExecutorOptions{.memory_limit = StepMemoryLimit()});
   }
 
   // Inputs come first in `arguments`, then outputs.
@@ -128,6 +130,7 @@ class Handle {
     for (size_t i = 0; i < n_inputs; ++i) inputs.push_back(FromEValue(*arguments[i], Part("input", i)));
     program::RunOptions options;
     options.restart_at_zero = true;
+    options.memory_limit = StepMemoryLimit();
     // Before the step is committed: where an output cannot take its result, the step did not happen.
     options.accept = [&](const std::vector<program::Argument>& outputs) {
       for (size_t i = 0; i < n_outputs; ++i) ToEValue(outputs[i], *arguments[n_inputs + i], Part("output", i));

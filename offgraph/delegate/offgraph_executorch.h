@@ -75,6 +75,13 @@ OFFGRAPH_EXPORT int offgraph_cache_clear(const char* key);
  * For callers that cannot pass runtime specs, such as ExecuTorch's Python runtime. */
 OFFGRAPH_EXPORT int offgraph_name_cache(const char* key);
 
+/* Limits what one call of a method may take beside weights, mutable buffers and cache, for all methods of the process
+ * and every call that begins from now on; a method that is loaded from now on is held to it with its mutable buffers
+ * and what it computes once. 0, which is the default: no limit. The count is an upper bound, known before anything is
+ * taken: a call that would pass the limit fails with ExecuTorch's MemoryAllocationFailed. For programs that nobody
+ * vouches for. */
+OFFGRAPH_EXPORT int offgraph_limit_step_memory(int64_t bytes);
+
 /* What went wrong in the last call on this thread that failed; "" if none did. Valid until the next failure on this
  * thread, or offgraph_clear_error. */
 OFFGRAPH_EXPORT const char* offgraph_error(void);

@@ -26,10 +26,12 @@ program::CacheOptions RunnerOptions(const ModelInfo& info, const CacheOptions& o
   CheckNotNegative("the window", options.window.value_or(0));
   CheckNotNegative("the number of sinks", options.sinks);
   CheckNotNegative("the longest step", options.max_step);
+  CheckNotNegative("the limit on a step's memory", options.step_memory_limit);
   program::CacheOptions result;
   result.kv_type = options.kv_type;
   result.initial_capacity = options.initial_capacity;
   result.memory_limit = options.memory_limit;
+  result.step_memory_limit = options.step_memory_limit;
   result.cache.capacity = options.capacity > 0 ? options.capacity : info.max_context;
   result.cache.max_step = options.max_step > 0 ? options.max_step : info.prefill_chunk;
   result.cache.rewind_reserve = options.rewind_reserve;
@@ -72,7 +74,16 @@ CacheSize SizeOfCache(const ModelInfo& info, const CacheOptions& options) {
   CacheSize size = {0, type};
   for (int64_t layer = 0; layer < info.n_caches; ++layer) {
     const auto at = static_cast<size_t>(layer);
-    size.bytes += 2 * layout.MaxRows(layer) * info.kv_heads[at] * info.head_dims[at] * element;
+    int64_t bytes = 2 * element;
+    for (const int64_t factor : {layout.MaxRows(layer), info.kv_heads[at], info.head_dims[at]}) {
+      if (__builtin_mul_overflow(bytes, factor, &bytes)) bytes = -1;
+    }
+    if (bytes < 0 || __builtin_add_overflow(size.bytes, bytes, &size.bytes)) {
+      throw Error(ErrorCode::kBadFile,
+                  info.name + ": cache " + std::to_string(layer) + " of " + std::to_string(layout.MaxRows(layer)) +
+                      " rows, " + std::to_string(info.kv_heads[at]) + " heads (get_kv_heads) of size " +
+                      std::to_string(info.head_dims[at]) + " (get_head_dims) has more bytes than can be counted");
+    }
   }
   return size;
 }

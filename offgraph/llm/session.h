@@ -45,6 +45,9 @@ struct CacheOptions {
   int64_t rewind_reserve = 0;
   // Bytes that the cache may take; 0: no limit.
   int64_t memory_limit = 0;
+  // Bytes that one step may take beside the cache and the weights, an upper bound that is known before any is taken;
+  // 0: no limit. A smaller max_step needs less.
+  int64_t step_memory_limit = 0;
 };
 
 // What to do during a call that may take long.

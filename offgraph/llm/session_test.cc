@@ -369,5 +369,27 @@ TEST(SessionTest, SessionsOnSeveralThreadsDoNotMeet) {
   EXPECT_THAT(same, ::testing::Each(1));
 }
 
+// Numbers of a file that no cache has.
+TEST(SizeOfCacheTest, RefusesWhatCannotBeCounted) {
+  ModelInfo info;
+  info.name = "some.pte";
+  info.n_caches = 2;
+  info.windows = {0, 0};
+  info.kv_heads = {2, int64_t{1} << 40};
+  info.head_dims = {4, int64_t{1} << 40};
+  info.max_context = 8;
+  info.prefill_chunk = 8;
+  info.logits_type = "fp32";
+  try {
+    SizeOfCache(info, {});
+    FAIL() << "was counted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kBadFile);
+    EXPECT_NE(std::string(error.what()).find("some.pte: cache 1 of 8 rows"), std::string::npos) << error.what();
+  }
+  info.kv_heads[1] = info.head_dims[1] = 1;
+  EXPECT_EQ(SizeOfCache(info, {}).bytes, 2 * 8 * 4 * (2 * 4 + 1));
+}
+
 }  // namespace
 }  // namespace offgraph::llm

@@ -87,6 +87,18 @@ Value ToValue(const Argument& argument, SlotKind kind) {
   return std::get<bool>(argument);
 }
 
+// Runs `work`; what it throws becomes an Error that begins with the program's name.
+template <typename Work>
+auto InProgram(const Program& program, const char* what, const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    throw Error(error.code(), program.name() + ": " + error.what());
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::kOutOfMemory, program.name() + ": " + what + " could not be evaluated: " + error.what());
+  }
+}
+
 bool SharesMemory(const mx::array& a, const mx::array& b) { return a.data_shared_ptr() == b.data_shared_ptr(); }
 
 HostTensor CopyToHost(const mx::array& array) {
@@ -161,9 +173,10 @@ struct Executor::Impl {
   std::shared_ptr<const Program> program;
   std::shared_ptr<bytes::KvStore> store;
   Frame frame;
+  const ExecutorOptions limits;
 
-  Impl(std::shared_ptr<const Program> p, std::shared_ptr<bytes::KvStore> s)
-      : program(std::move(p)), store(std::move(s)), frame(graph(), *program->impl().interpreter) {
+  Impl(std::shared_ptr<const Program> p, std::shared_ptr<bytes::KvStore> s, const ExecutorOptions& o)
+      : program(std::move(p)), store(std::move(s)), frame(graph(), *program->impl().interpreter), limits(o) {
     frame.weights = &parts().weights;
     frame.packed = &parts().packed;
   frame.fp32_results = parts().fp32_results;
@@ -184,7 +197,10 @@ struct Executor::Impl {
     for (uint32_t i = 0; i < arrays.size(); ++i) frame.Set(Tid{first + i}, arrays[i]);
   }
 
+  // Mutable buffers and what the init chain makes.
   void Initialize();
+  void MakeBuffers();
+  void RunInitChain();
   void BindArguments(std::span<const Argument> arguments);
   void Reset();
   std::vector<Argument> Step(std::span<const Argument> arguments, const RunOptions& options);
@@ -199,27 +215,59 @@ struct Executor::Impl {
     frame.cache = nullptr;
     frame.cancelled = nullptr;
     frame.probe = nullptr;
-    frame.memory_limit = 0;
-    frame.memory_used = 0;
+    frame.LimitMemory(0);
   }
 };
 
 void Executor::Impl::Initialize() {
   for (uint32_t i = 0; i < parts().constants.size(); ++i) frame.Set(Tid{i}, parts().constants[i]);
+  MakeBuffers();
+  if (graph().init_chain) RunInitChain();
+}
+
+// The file says how large they are and holds none of their bytes: all of them are counted before one is made. The sum
+// was checked when the program was loaded.
+void Executor::Impl::MakeBuffers() {
+  std::vector<mx::Shape> shapes;
+  int64_t total = 0;
   for (uint32_t i = graph().first_buffer(); i < graph().first_temp(); ++i) {
     const TensorMeta& meta = *graph().Meta(Tid{i});
     std::vector<int64_t> shape;
+    int64_t bytes = SizeOf(meta.type);
     for (const TensorMeta::Dim& dim : meta.shape) shape.push_back(dim.min);
-    frame.Set(Tid{i}, Zeros(ToShape(shape, SizeOf(meta.type), "mutable buffer"), ToMlx(meta.type)));
+    for (int32_t dim : shapes.emplace_back(ToShape(shape, bytes, "mutable buffer"))) bytes *= dim;
+    total += bytes;
   }
-  if (graph().init_chain) {
+  CheckFitsMachine(total, "the mutable buffers");
+  if (limits.memory_limit > 0 && total > limits.memory_limit) {
+    throw Error(ErrorCode::kOutOfMemory, "the mutable buffers take " + std::to_string(total) +
+                                             " bytes, and the limit is " + std::to_string(limits.memory_limit));
+  }
+  for (uint32_t i = 0; i < shapes.size(); ++i) {
+    const Tid buffer{graph().first_buffer() + i};
+    frame.Set(buffer, Zeros(shapes[i], ToMlx(graph().Meta(buffer)->type)));
+  }
+}
+
+void Executor::Impl::RunInitChain() {
+  // Init chains convert some constants; nobody can cancel one that goes on for ever.
+  constexpr int64_t kMostInstructions = 1'000'000;
+  int64_t instructions = 0;
+  frame.LimitMemory(limits.memory_limit);
+  frame.cancelled = [&instructions] { return ++instructions > kMostInstructions; };
+  try {
     frame.interpreter().Run(*graph().init_chain, frame);
-    std::vector<mx::array> made = Constants();
-    for (const mx::array& buffer : Buffers()) made.push_back(buffer);
-    made.push_back(frame.random_state());
+  } catch (...) {
     ClearStep();
-    mx::eval(made);
+    if (instructions <= kMostInstructions) throw;
+    throw Error(ErrorCode::kBadFile,
+                "the init chain runs more than " + std::to_string(kMostInstructions) + " instructions");
   }
+  std::vector<mx::array> made = Constants();
+  for (const mx::array& buffer : Buffers()) made.push_back(buffer);
+  made.push_back(frame.random_state());
+  ClearStep();
+  mx::eval(made);
 }
 
 void Executor::Impl::Reset() {
@@ -329,11 +377,11 @@ std::vector<Argument> Executor::Impl::Evaluate(std::span<const Argument> argumen
   frame.last_row_only = options.last_row_only;
   frame.cancelled = options.cancelled;
   frame.probe = options.probe;
-  frame.memory_limit = options.memory_limit;
-  frame.memory_used = 0;
+  frame.LimitMemory(options.memory_limit);
   frame.interpreter().Run(graph().main_chain, frame);
   const std::vector<mx::array> outputs = CollectOutputs(options.last_row_only);
   // Scalars stay in their slots until they are read; tensors are let go, so that MLX can reuse their memory.
+  frame.FinishCounting();
   for (uint32_t i = graph().first_temp(); i < graph().n_tensors(); ++i) frame.Drop(Tid{i});
   for (uint32_t i = graph().first_output(); i < graph().first_buffer(); ++i) frame.Drop(Tid{i});
   std::vector<mx::array> pending = Buffers();
@@ -344,7 +392,8 @@ std::vector<Argument> Executor::Impl::Evaluate(std::span<const Argument> argumen
   return ToArguments(outputs, inputs);
 }
 
-Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<bytes::KvStore> store) {
+Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<bytes::KvStore> store,
+                   const ExecutorOptions& options) {
   if (program == nullptr) throw Error(ErrorCode::kInvalidArgument, "an executor needs a program");
   const std::vector<CacheLayerInfo>& layers = program->cache_layers();
   if (layers.empty()) {
@@ -359,8 +408,8 @@ Executor::Executor(std::shared_ptr<const Program> program, std::shared_ptr<bytes
                                                  std::to_string(store->sequences().n_layers()) + " layers");
   }
   const MlxLock lock;
-  impl_ = std::make_unique<Impl>(std::move(program), std::move(store));
-  impl_->Initialize();
+  impl_ = std::make_unique<Impl>(std::move(program), std::move(store), options);
+  InProgram(*impl_->program, "the init chain", [&] { impl_->Initialize(); });
 }
 
 Executor::~Executor() {
@@ -371,18 +420,12 @@ Executor::~Executor() {
 std::vector<Argument> Executor::Run(std::span<const Argument> arguments, const RunOptions& options) {
   CheckArguments(program(), arguments);
   const std::lock_guard lock(MlxMutex());
-  try {
-    return impl_->Step(arguments, options);
-  } catch (const Error& error) {
-    throw Error(error.code(), program().name() + ": " + error.what());
-  } catch (const std::exception& error) {
-    throw Error(ErrorCode::kOutOfMemory, program().name() + ": the step could not be evaluated: " + error.what());
-  }
+  return InProgram(*impl_->program, "the step", [&] { return impl_->Step(arguments, options); });
 }
 
 void Executor::Reset() {
   const std::lock_guard lock(MlxMutex());
-  impl_->Reset();
+  InProgram(*impl_->program, "the init chain", [&] { impl_->Reset(); });
 }
 
 const Program& Executor::program() const { return *impl_->program; }

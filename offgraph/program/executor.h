@@ -26,9 +26,9 @@ struct RunOptions {
   bool last_row_only = false;
   // Asked before every instruction; true ends the step with Error(kCancelled). It is not asked while MLX evaluates.
   std::function<bool()> cancelled{};
-  // Bytes that the results of a step's instructions may take together, each counted whole and none as reused: an upper
-  // bound of what the step allocates, checked before anything is. Beyond it the step ends with Error(kOutOfMemory).
-  // 0: no limit.
+  // Bytes that a step may take beside constants, mutable buffers and the cache; 0: no limit. Everything that its
+  // instructions compute counts, whole and never as reused, and so does what describes it: an upper bound of what the
+  // step allocates, checked before anything is. Beyond it the step ends with Error(kOutOfMemory).
   int64_t memory_limit = 0;
   // A step whose first position is 0 starts over: what the cache holds is cleared when the step opens. Else such a step
   // is refused where the cache is not empty.
@@ -39,12 +39,18 @@ struct RunOptions {
   // it throws fails the step.
   std::function<void()> probe{};
 };
+struct ExecutorOptions {
+  // Bytes that the mutable buffers may take, and that the init chain may take beside them, counted as a step's; 0: no
+  // limit. A program that needs more is refused with Error(kOutOfMemory).
+  int64_t memory_limit = 0;
+};
 
 class Executor {
  public:
   // `store` is required where the program has cache layers (its n_layers must cover their ids), else it is null.
-  // Runs the program's init chain.
-  Executor(std::shared_ptr<const Program> program, std::shared_ptr<bytes::KvStore> store);
+  // Makes the program's mutable buffers and runs its init chain; one of more than a million instructions is refused.
+  Executor(std::shared_ptr<const Program> program, std::shared_ptr<bytes::KvStore> store,
+           const ExecutorOptions& options = {});
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 #include <utility>
+#include <vector>
 
 #include "offgraph/cache/error.h"
 #include "offgraph/program/mlx_types.h"
@@ -14,6 +15,20 @@ namespace offgraph::program {
 namespace {
 
 namespace mx = mlx::core;
+
+// What MLX keeps for a result that is not computed yet, beside its elements: the description, the op, the links to its
+// inputs. Counted so that a step of many small results has a limit too.
+constexpr int64_t kBytesOfAResult = 512;
+
+int64_t BytesOf(const mx::array& array) {
+  auto bytes = static_cast<int64_t>(array.itemsize());
+  for (int32_t dim : array.shape()) {
+    if (dim < 0 || __builtin_mul_overflow(bytes, int64_t{dim == 0 ? 1 : dim}, &bytes)) {
+      throw Error(ErrorCode::kInvalidArgument, "a result of shape " + ShapeText(array.shape()) + " is not possible");
+    }
+  }
+  return static_cast<int64_t>(array.nbytes());
+}
 
 uint64_t FreshSeed() {
   std::random_device device;
@@ -89,6 +104,38 @@ std::vector<int64_t> Frame::Ints(const std::vector<IntOperand>& operands) const 
 
 mx::Shape Frame::Shape(const std::vector<IntOperand>& operands, size_t item_size) const {
   return ToShape(Ints(operands), static_cast<int64_t>(item_size), "shape");
+}
+
+void Frame::LimitMemory(int64_t limit) {
+  memory_limit_ = limit;
+  memory_used_ = 0;
+  counted_.clear();
+}
+
+void Frame::TakeMemory(int64_t bytes, const char* what, const mx::Shape& shape) {
+  CheckFitsMachine(bytes, what);
+  if (!__builtin_add_overflow(memory_used_, bytes, &memory_used_) &&
+      (memory_limit_ == 0 || memory_used_ <= memory_limit_)) {
+    return;
+  }
+  throw Error(ErrorCode::kOutOfMemory,
+              std::string("with ") + what + (shape.empty() ? "" : " of shape " + ShapeText(shape)) +
+                  " the step takes " + std::to_string(memory_used_) + " bytes, and its limit is " +
+                  std::to_string(memory_limit_) + "; raise the limit, or make the step smaller");
+}
+
+void Frame::TakeMemory(const mx::array& result) {
+  std::vector<mx::array> pending = {result};
+  while (!pending.empty()) {
+    const mx::array array = std::move(pending.back());
+    pending.pop_back();
+    if (!counted_.emplace(array.id(), array).second) continue;
+    TakeMemory(BytesOf(array) + kBytesOfAResult, "a result", array.shape());
+    for (const mx::array& input : array.inputs()) {
+      if (!input.is_available()) pending.push_back(input);
+    }
+    for (const mx::array& sibling : array.siblings()) pending.push_back(sibling);
+  }
 }
 
 mx::array Frame::NextRandomKey() {

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -72,6 +73,18 @@ class Frame {
   const mlx::core::array& random_state() const { return random_state_; }
   void set_random_state(mlx::core::array state) { random_state_ = std::move(state); }
 
+  // Counts `bytes` that the step will take for `what`, of that shape where it has one. Throws Error(kOutOfMemory) where
+  // the machine has fewer, or the step would pass its limit.
+  void TakeMemory(int64_t bytes, const char* what, const mlx::core::Shape& shape = {});
+  // Counts a result, and everything it will be computed from that was not counted before: the parts of an op that is
+  // made of several. Throws as TakeMemory does, and Error(kInvalidArgument) for a shape whose size overflows; MLX
+  // computes sizes without a check, and allocates nothing before the step is evaluated.
+  void TakeMemory(const mlx::core::array& result);
+  // Starts to count for a step that may take `limit` bytes; 0: no limit.
+  void LimitMemory(int64_t limit);
+  // Lets go of the results that were counted, so that MLX can reuse their memory. REQUIRES: nothing is counted after.
+  void FinishCounting() { counted_.clear(); }
+
   const Interpreter& interpreter() const { return *interpreter_; }
 
   CacheStep* cache = nullptr;  // null where the program has no cache
@@ -82,14 +95,16 @@ class Frame {
   bool last_row_only = false;         // see RunOptions
   std::function<bool()> cancelled{};  // asked before every instruction, where set
   std::function<void()> probe{};      // see RunOptions
-  int64_t memory_limit = 0;           // see RunOptions
-  int64_t memory_used = 0;            // bytes of the step's results so far
 
  private:
   const Interpreter* interpreter_;
   std::vector<std::optional<mlx::core::array>> tensors_;
   std::vector<std::optional<Value>> values_;
   mlx::core::array random_state_;
+  int64_t memory_limit_ = 0;  // see RunOptions
+  int64_t memory_used_ = 0;   // bytes of the step so far
+  // Results that were counted, by their id. They are kept: the id of one that is gone may come back for another.
+  std::unordered_map<std::uintptr_t, mlx::core::array> counted_;
 };
 
 // `value` as int32. Throws Error(kInvalidArgument) that starts with `what`.

@@ -28,24 +28,6 @@ void CheckHandlers(const Graph& graph, const std::string& name) {
   throw Error(ErrorCode::kUnsupported, name + ": ops that this build cannot run: " + list);
 }
 
-// MLX computes sizes without a check, and nothing is allocated before the step is evaluated: this is the one place
-// that sees every result in time.
-void CheckSize(const mx::array& array, Frame& frame) {
-  auto bytes = static_cast<int64_t>(array.itemsize());
-  for (int32_t dim : array.shape()) {
-    if (dim < 0 || __builtin_mul_overflow(bytes, int64_t{dim == 0 ? 1 : dim}, &bytes)) {
-      throw Error(ErrorCode::kInvalidArgument, "a result of shape " + ShapeText(array.shape()) + " is not possible");
-    }
-  }
-  CheckFitsMachine(bytes, "a result");
-  if (__builtin_add_overflow(frame.memory_used, static_cast<int64_t>(array.nbytes()), &frame.memory_used) ||
-      (frame.memory_limit > 0 && frame.memory_used > frame.memory_limit)) {
-    throw Error(ErrorCode::kOutOfMemory, "with a result of shape " + ShapeText(array.shape()) + " the step takes " +
-                                             std::to_string(frame.memory_used) + " bytes, and its limit is " +
-                                             std::to_string(frame.memory_limit));
-  }
-}
-
 }  // namespace
 
 Interpreter::Interpreter(const Graph& graph, const std::string& name) : graph_(graph) {
@@ -86,7 +68,7 @@ void Interpreter::RunOne(size_t chain, size_t index, Frame& frame) const {
   const Bound& bound = chains_[chain][index];
   bound.action(frame);
   for (Tid tid : bound.writes) {
-    if (frame.Has(tid)) CheckSize(frame.Get(tid), frame);
+    if (frame.Has(tid)) frame.TakeMemory(frame.Get(tid));
   }
   if (frame.last_row_only && row_cut_ && chain == graph_.main_chain && index == row_cut_->instruction) {
     frame.Set(row_cut_->tensor, LastRow(frame.Get(row_cut_->tensor)));

@@ -85,6 +85,35 @@ void CheckShapes(const mx::array& x, const mx::array& w, const Window<N>& window
   }
 }
 
+// Products of sizes that come from a file: they stop at the largest number instead of overflowing.
+int64_t Times(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
+}
+
+// MLX copies the input with its padding, and then the window of every result: neither is a result that the step's
+// memory is counted by. REQUIRES: CheckShapes accepted them.
+template <int N>
+void TakeWindows(Frame& frame, const mx::array& x, const mx::array& w, const Window<N>& window, bool transposed) {
+  int64_t padded = Times(x.shape(0), x.shape(-1));
+  int64_t windows = padded;
+  for (int i = 0; i < N; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const int64_t reach = int64_t{window.dilation[at]} * (w.shape(i + 1) - 1) + 1;
+    int64_t size = int64_t{x.shape(i + 1)} + 2 * int64_t{window.padding[at]};
+    int64_t results = (size - reach) / window.stride[at] + 1;
+    if (transposed) {
+      size = int64_t{x.shape(i + 1)} * window.stride[at] + window.output_padding[at] + reach;
+      results = size;
+    }
+    padded = Times(padded, size);
+    windows = Times(windows, Times(results, w.shape(i + 1)));
+  }
+  const auto element = static_cast<int64_t>(x.itemsize());
+  frame.TakeMemory(Times(padded, element), "a convolution's padded input");
+  frame.TakeMemory(Times(windows, element), "a convolution's windows");
+}
+
 // MLX spells one number, a pair or a tuple.
 template <int N>
 auto Spell(const std::array<int, N>& sizes) {
@@ -109,6 +138,7 @@ Action Convolution(const Operands& operands) {
   return [x = operands.Tensor("x"), w = operands.Tensor("w"), out = operands.Tensor("out"),
           window = WindowOf<N>(operands, false)](Frame& frame) {
     CheckShapes<N>(frame.Get(x), frame.Get(w), window, false);
+    TakeWindows<N>(frame, frame.Get(x), frame.Get(w), window, false);
     const auto convolve = [&](const mx::array& input, const mx::array& filter, int groups) {
       return F(input, filter, Spell<N>(window.stride), Spell<N>(window.padding), Spell<N>(window.dilation), groups, {});
     };
@@ -121,6 +151,7 @@ Action Transposed(const Operands& operands) {
   return [x = operands.Tensor("x"), w = operands.Tensor("w"), out = operands.Tensor("out"),
           window = WindowOf<N>(operands, true)](Frame& frame) {
     CheckShapes<N>(frame.Get(x), frame.Get(w), window, true);
+    TakeWindows<N>(frame, frame.Get(x), frame.Get(w), window, true);
     const auto convolve = [&](const mx::array& input, const mx::array& filter, int groups) {
       return F(input, filter, Spell<N>(window.stride), Spell<N>(window.padding), Spell<N>(window.dilation),
                Spell<N>(window.output_padding), groups, {});

@@ -91,6 +91,11 @@ void RegionRunner::RunLowered(Frame& frame, int64_t tokens) const {
   }
   // With one output, its last row is all that anybody can want of the region.
   const bool last_row_only = frame.last_row_only && outs_.size() == 1 && !graph_.IsTemp(outs_[0]);
+  int64_t arena = 0;
+  if (__builtin_mul_overflow(lowered.region->arena_width() * int64_t{sizeof(float)}, tokens, &arena)) {
+    throw Error(ErrorCode::kOutOfMemory, "a step of " + std::to_string(tokens) + " tokens is too long");
+  }
+  frame.TakeMemory(arena, "a region's intermediate values");
   std::vector<mx::array> results =
       bytes::Region::Run(lowered.region, tokens, std::move(inputs), std::move(attends), last_row_only, frame.probe);
   for (size_t i = 0; i < outs_.size(); ++i) frame.Set(outs_[i], std::move(results[i]));

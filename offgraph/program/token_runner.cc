@@ -123,6 +123,7 @@ struct TokenRunner::Impl {
   std::unique_ptr<Executor> executor;
   // The buffers of a cache in the graph hold rows of a sequence that was given up.
   bool stale = false;
+  int64_t step_memory_limit = 0;
 
   void ResetWhereStale() {
     if (stale) executor->Reset();
@@ -150,7 +151,14 @@ TokenRunner::TokenRunner(std::shared_ptr<const Program> program, const CacheOpti
     config.memory_limit = options.memory_limit;
     impl_->store = std::make_shared<bytes::KvStore>(config);
   }
-  impl_->executor = std::make_unique<Executor>(std::move(program), impl_->store);
+  if (options.step_memory_limit < 0) {
+    throw Error(ErrorCode::kInvalidArgument, "the memory of a step is limited to " +
+                                                 std::to_string(options.step_memory_limit) +
+                                                 " bytes; expected 0 (no limit) or more");
+  }
+  impl_->step_memory_limit = options.step_memory_limit;
+  impl_->executor = std::make_unique<Executor>(std::move(program), impl_->store,
+                                               ExecutorOptions{.memory_limit = options.step_memory_limit});
 }
 
 TokenRunner::~TokenRunner() = default;
@@ -172,6 +180,7 @@ std::vector<float> TokenRunner::Step(std::span<const int64_t> tokens, const Step
   RunOptions run;
   run.last_row_only = !options.all_rows;
   run.cancelled = options.cancelled;
+  run.memory_limit = impl_->step_memory_limit;
   run.accept = [&](const std::vector<Argument>& results) {
     logits = ToLogits(results, options.all_rows ? count : 1);
     // The executor commits the store's step itself, after this; the positions of a cache in the graph move here.

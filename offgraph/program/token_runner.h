@@ -31,6 +31,9 @@ struct CacheOptions {
   int64_t initial_capacity = 256;
   // Bytes that all pools together may hold; 0: no limit.
   int64_t memory_limit = 0;
+  // Bytes that a step may take beside them, and the program's mutable buffers and init chain before the first; 0: no
+  // limit. See RunOptions and ExecutorOptions.
+  int64_t step_memory_limit = 0;
 };
 
 // Bytes of K and V. All 0 where the cache is inside the graph.

@@ -26,7 +26,7 @@ from typing import Any, Sequence
 
 from executorch.runtime import Runtime  # before the plugin, which then shares its copy of ExecuTorch's library
 
-__all__ = ["Cache", "Error", "Layout", "Memory", "Model", "load"]
+__all__ = ["Cache", "Error", "Layout", "Memory", "Model", "limit_step_memory", "load"]
 
 _LIBRARY = "liboffgraph_executorch.so"
 _LIBRARY_VARIABLE = "OFFGRAPH_EXECUTORCH_LIBRARY"
@@ -73,6 +73,7 @@ def _plugin() -> ctypes.CDLL:
         "offgraph_cache_rewind": (ctypes.c_int, [key, ctypes.c_int64]),
         "offgraph_cache_clear": (ctypes.c_int, [key]),
         "offgraph_name_cache": (ctypes.c_int, [key]),
+        "offgraph_limit_step_memory": (ctypes.c_int, [ctypes.c_int64]),
         "offgraph_error": (ctypes.c_char_p, []),
         "offgraph_clear_error": (None, []),
     }
@@ -170,6 +171,16 @@ class Model:
     def execute(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Runs the method: a list of tensors (or numbers) in, a list of tensors out."""
         return _run(self._path, lambda: self._method.execute(inputs))
+
+
+def limit_step_memory(limit: int) -> None:
+    """Limits the bytes that one call of a model may take beside weights, mutable buffers and cache; 0: no limit.
+
+    Holds for all models of the process, from the next call on, and for what a model takes once when it is loaded. The
+    count is an upper bound that is known before anything is taken; a call that would pass it raises Error. For programs
+    that nobody vouches for.
+    """
+    _call("offgraph_limit_step_memory", limit)
 
 
 def _read_layout(program: Any) -> Layout | None:

@@ -111,6 +111,21 @@ TEST_F(Plugin, MemoryIsReported) {
   EXPECT_THAT(offgraph_error(), HasSubstr("memory is null"));
 }
 
+TEST_F(Plugin, ACallsMemoryIsLimited) {
+  ASSERT_EQ(offgraph_define_cache("", kAnyDefinition), 0) << offgraph_error();
+  EtModel model(kStories);
+  ASSERT_EQ(model.Load(), Error::Ok) << offgraph_error();
+  ASSERT_EQ(offgraph_limit_step_memory(1000), 0);
+  Error error = Error::Ok;
+  model.Step(kStory, 0, &error);
+  EXPECT_EQ(error, Error::MemoryAllocationFailed);
+  EXPECT_THAT(offgraph_error(), HasSubstr("its limit is 1000"));
+  EXPECT_EQ(offgraph_limit_step_memory(-1), -1);
+  EXPECT_THAT(offgraph_error(), HasSubstr("-1 bytes; expected 0 (no limit) or more"));
+  ASSERT_EQ(offgraph_limit_step_memory(0), 0);
+  EXPECT_THAT(Greedy(model, kStory.size()), ElementsAreArray(kStory));
+}
+
 TEST_F(Plugin, EveryStorageTypeTellsTheStory) {
   for (const KvDtype dtype : {KvDtype::kFloat32, KvDtype::kFloat16, KvDtype::kBFloat16, KvDtype::kSame}) {
     delegate::DefineCache("", EtModel(kStories).Definition(dtype));

@@ -174,7 +174,7 @@ TEST_P(OpsTest, SurvivesExtremes) {
     try {
       const program::Interpreter interpreter(one.graph, "case");
       program::Frame frame(one.graph, interpreter);
-      frame.memory_limit = kMemoryLimit;
+      frame.LimitMemory(kMemoryLimit);
       RunCase(one, interpreter, &frame);
     } catch (const Error&) {
     }

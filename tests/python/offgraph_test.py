@@ -60,6 +60,17 @@ class Stories(unittest.TestCase):
         self.assertEqual(layout.max_context, 512)
         self.assertEqual(layout.prefill_chunk, 512)
 
+    def test_a_calls_memory_is_limited(self):
+        model = offgraph.load(STORIES)
+        offgraph.limit_step_memory(1000)
+        self.addCleanup(offgraph.limit_step_memory, 0)
+        with self.assertRaisesRegex(offgraph.Error, "its limit is 1000"):
+            step(model, STORY, 0)
+        offgraph.limit_step_memory(0)
+        self.assertEqual(int(step(model, STORY[:1], 0)[0].argmax()), STORY[1])
+        with self.assertRaisesRegex(offgraph.Error, "-1 bytes"):
+            offgraph.limit_step_memory(-1)
+
     def test_chunks_never_change_a_bit(self):
         model = offgraph.load(STORIES)
         whole = steps(model, STORY, len(STORY))
