@@ -26,9 +26,12 @@ void StopIdleBlasThreads() {
 constexpr int kExitFailure = 1;
 constexpr int kExitUsage = 2;
 
+// A message may hold names out of a file: whatever they are, they are one line of text and no more than a page.
 int Fail(const std::string& where, const std::string& message) {
+  constexpr size_t kLongest = 2000;
   std::cout.flush();
-  std::cerr << where << ": " << message << std::endl;
+  std::cerr << where << ": " << Printable(message.substr(0, kLongest)) << (message.size() > kLongest ? "..." : "")
+            << std::endl;
   return kExitFailure;
 }
 

@@ -46,7 +46,10 @@ std::vector<int32_t> ParseIds(const std::string& text) {
     const Json array = Json::parse(text, nullptr, false);
     if (!array.is_array()) throw Error(ErrorCode::kInvalidArgument, "standard input: not a JSON array of token ids");
     list.clear();
-    for (const Json& id : array) list += id.dump(-1, ' ', false, Json::error_handler_t::replace) + " ";
+    for (const Json& id : array) {
+      if (id.is_structured()) NotAnId(id.type_name());
+      list += id.dump(-1, ' ', false, Json::error_handler_t::replace) + " ";
+    }
   }
   std::vector<int32_t> ids;
   const char* const end = list.data() + list.size();

@@ -44,10 +44,15 @@ constexpr std::array kDtypes = {
 constexpr std::string_view kKvDtype = "kv_dtype";
 constexpr std::string_view kWindows = "windows";
 
+// The value for a message; of a list or an object only what it is, since it may be long, and nest as deep as it likes.
+std::string Shown(const Json& value) {
+  return value.is_structured() ? std::string("an ") + value.type_name() : value.dump();
+}
+
 int64_t Integer(const Json& value, const std::string& name) {
   const bool too_large =
       value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  if (!value.is_number_integer() || too_large) throw Invalid(name + " is " + value.dump() + ", expected an integer");
+  if (!value.is_number_integer() || too_large) throw Invalid(name + " is " + Shown(value) + ", expected an integer");
   return value.get<int64_t>();
 }
 
@@ -56,7 +61,7 @@ KvDtype Dtype(const Json& value) {
     return value.is_string() && value.get_ref<const std::string&>() == entry.name;
   });
   if (found == kDtypes.end()) {
-    throw Invalid("kv_dtype is " + value.dump() + R"(, expected "fp32", "fp16", "bf16" or "same")");
+    throw Invalid("kv_dtype is " + Shown(value) + R"(, expected "fp32", "fp16", "bf16" or "same")");
   }
   return found->dtype;
 }
@@ -72,7 +77,7 @@ std::vector<int64_t> Windows(const Json& value) {
     return {0};
   }
   if (!value.is_array() || value.empty()) {
-    throw Invalid("windows is " + value.dump() + ", expected 0 or a list with one number per cache");
+    throw Invalid("windows is " + Shown(value) + ", expected 0 or a list with one number per cache");
   }
   std::vector<int64_t> windows;
   for (const Json& window : value)

@@ -111,7 +111,7 @@ TEST(CacheDefinition, WindowsAreZeroOrAList) {
   EXPECT_THAT(Refusal(windows("\"full\"")), HasSubstr("expected 0 or a list"));
   EXPECT_THAT(Refusal(windows("{\"0\": 8}")), HasSubstr("expected 0 or a list"));
   EXPECT_THAT(Refusal(windows("[8, -1]")), HasSubstr("windows[1] is -1"));
-  EXPECT_THAT(Refusal(windows("[8, [1]]")), HasSubstr("windows[1] is [1], expected an integer"));
+  EXPECT_THAT(Refusal(windows("[8, [1]]")), HasSubstr("windows[1] is an array, expected an integer"));
   EXPECT_THAT(Refusal(windows("[8, 1.0]")), HasSubstr("windows[1] is 1.0, expected an integer"));
 }
 

@@ -1,10 +1,9 @@
 #include "offgraph/llm/chat_template.h"
 
 #include <array>
-#include <fstream>
-#include <sstream>
 
 #include "offgraph/cache/error.h"
+#include "offgraph/llm/model_files.h"
 
 namespace offgraph::llm {
 namespace {
@@ -15,14 +14,6 @@ using jinja::Value;
 
 constexpr std::string_view kDefaultName = "default";
 constexpr std::string_view kToolName = "tool_use";
-
-std::string ReadFile(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw Error(ErrorCode::kIo, path.string() + ": cannot be read");
-  return std::move(text).str();
-}
 
 // Says in which file an error arose.
 template <class Work>
@@ -36,7 +27,7 @@ auto InFile(const fs::path& path, Work work) {
 
 Value ReadJson(const fs::path& path) {
   if (!fs::exists(path)) return {};
-  const std::string text = ReadFile(path);
+  const std::string text = ReadSmallFile(path.string());
   return InFile(path, [&] { return jinja::ParseJson(text, jinja::WideIntegers::kRound); });
 }
 
@@ -119,7 +110,7 @@ std::optional<ChatTemplate> ChatTemplate::Read(const fs::path& jinja_file, const
   AddSpecialTokens(config, &result.special_tokens_);
   AddSpecialTokens(ReadJson(config_file.parent_path() / "special_tokens_map.json"), &result.special_tokens_);
   if (!jinja_file.empty() && fs::exists(jinja_file)) {
-    const std::string source = ReadFile(jinja_file);
+    const std::string source = ReadSmallFile(jinja_file.string());
     InFile(jinja_file, [&] { result.AddNamed(std::string(kDefaultName), source); });
     return result;
   }

@@ -20,8 +20,15 @@ using Json = nlohmann::json;
 Json ReadJsonObject(const fs::path& path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return Json::object();
-  Json value = Json::parse(ReadSmallFile(path.string()), nullptr, false);
-  if (!value.is_object()) throw Error(ErrorCode::kBadFile, path.string() + ": not a JSON object");
+  Json value;
+  try {
+    value = Json::parse(ReadSmallFile(path.string()));
+  } catch (const Json::parse_error& error) {
+    throw Error(ErrorCode::kBadFile, path.string() + ": not JSON, at byte " + std::to_string(error.byte));
+  }
+  if (!value.is_object()) {
+    throw Error(ErrorCode::kBadFile, path.string() + ": holds " + value.type_name() + ", expected an object");
+  }
   return value;
 }
 

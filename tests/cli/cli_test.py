@@ -216,6 +216,16 @@ class Run(CliTest):
             with self.subTest(flags=flags):
                 self.refused(1, "run", STORIES, *flags)
 
+    def test_a_steps_memory_is_limited(self):
+        flags = ["run", STORIES, "--temp", "0", "-n", "8", "-p", "Once upon a time there was"]
+        expected = self.ok(*flags).out
+        self.assertEqual(self.ok(*flags, "--step-memory", "100000000").out, expected)
+        message = self.refused(1, *flags, "--step-memory", "100000")
+        self.assertRegex(message, r"stories260K\.pte: .* takes \d+ bytes, and its limit is 100000")
+        # The same text in smaller steps takes less at a time.
+        self.assertEqual(self.ok(*flags, "--step-memory", "100000", "--prefill-chunk", "1").out, expected)
+        self.refused(2, *flags, "--step-memory", "-1")
+
     def test_a_model_without_template_refuses_chat(self):
         self.assertIn("template", self.refused(1, "run", STORIES, "--chat", "-p", "hello"))
         self.assertIn("template", self.refused(1, "chat", STORIES))
@@ -341,7 +351,8 @@ class Tokenize(CliTest):
 
     def test_bad_input(self):
         flags = ["tokenize", "--tokenizer", STORIES / "tokenizer.json", "--decode"]
-        for text in ("1 2 x", "99999", "-1", "[1, 2", "[1, \"a\"]", "1.5", "123456789012345678901234567890"):
+        nested = "[" * 200000 + "]" * 200000
+        for text in ("1 2 x", "99999", nested, f"[{nested}]", "[{}]", "-1", "[1, 2", "[1, \"a\"]", "1.5", "123456789012345678901234567890"):
             with self.subTest(text=text):
                 self.refused(1, *flags, stdin=text)
         self.refused(1, "tokenize", "--tokenizer", "/no/such/file")
@@ -461,15 +472,60 @@ class HostileFiles(CliTest):
                 self.assertRegex(done.err, r"^offgraph run: \S")
 
     def test_broken_files_beside_the_program(self):
-        for name, content in (("tokenizer.json", b"{"), ("tokenizer.json", b""), ("tokenizer.json", b"[]"),
-                              ("generation_config.json", b"nonsense"), ("config.json", b"[1]"),
-                              ("generation_config.json", b'{"eos_token_id": "two"}'),
-                              ("tokenizer_config.json", b'{"eos_token": 7}')):
-            with self.subTest(name=name, content=content):
+        """Each message has the file, the part of it, what was expected and what is there."""
+        for name, content, problem in (
+            ("tokenizer.json", b"{", "not JSON at byte 2"),
+            ("tokenizer.json", b"", "not JSON at byte 1"),
+            ("tokenizer.json", b"[]", "expected an object, found a value of type array"),
+            ("tokenizer.json", b'{"model": {"type": "BPE", "vocab": {"a": "b"}, "merges": []}}',
+             'model.vocab: the id of "a" is no integer'),
+            ("tokenizer.json", b"[" * 100000, "nested deeper than 64"),
+            ("generation_config.json", b"nonsense", "not JSON, at byte 2"),
+            ("config.json", b"[1]", "holds array, expected an object"),
+            ("config.json", b"[" * 100000, "not JSON, at byte 100001"),
+            ("generation_config.json", b'{"eos_token_id": "two"}',
+             '"eos_token_id" is of type string, expected a token id or a list of them'),
+            ("generation_config.json", b'{"eos_token_id": [1, -7]}', '"eos_token_id" is -7, which is no token id'),
+            ("tokenizer_config.json", b'{"eos_token": 7}', '"eos_token" is of type number, expected a token\'s text'),
+            ("tokenizer_config.json", b'{"add_bos_token": 1}', '"add_bos_token" is of type number, expected true'),
+            ("tokenizer_config.json", b'{"chat_template": 1}', '"chat_template" is neither a text nor a list'),
+            ("special_tokens_map.json", b'{"eos_token": }', "line 1"),
+            ("chat_template.jinja", b"a\n{% for %}", "line 2"),
+        ):
+            with self.subTest(name=name, content=content[:80]):
                 model = self.copy_model()
                 (model / name).write_bytes(content)
-                self.assertIn(name, self.refused(1, "run", model))
+                message = self.refused_quickly("run", model)
+                self.assertIn(f"{model / name}: ", message)
+                self.assertIn(problem, message)
                 self.ok("inspect", model)  # which reads the program alone
+
+    def test_messages_about_programs_name_the_part(self):
+        whole = (STORIES / "stories260K.pte").read_bytes()
+        damaged = self.folder / "damaged.pte"
+
+        def refused(old, new, problem):
+            self.assertEqual(len(old), len(new))
+            at = whole.index(old)
+            damaged.write_bytes(whole[:at] + new + whole[at + len(old):])
+            with self.subTest(problem=problem):
+                message = self.refused_quickly("inspect", damaged)
+                self.assertTrue(message.startswith(f"offgraph inspect: {damaged}: "), message)
+                self.assertIn(problem, message)
+
+        refused(b"MLX0", b"MLX1", 'header: not a payload of ExecuTorch\'s MLX backend: "MLX0" is not at byte 4')
+        refused(b"MLXBackend", b"XLMBackend", "exported for XLMBackend, expected MLXBackend")
+        refused(b"get_windows", b"get_w\x1b[1mws", "no method get_windows")
+        refused(b"layers.3.self_attn.q_proj.weight", b"layers.3.self_attn.q_proj.WEIGHT", "q_proj.")
+        refused(b"forward", b"forwar\x1b", "(its methods: forwar?, ")
+        damaged.write_bytes(whole[:-100000])
+        self.assertRegex(self.refused_quickly("inspect", damaged),
+                         r"damaged\.pte: cut short: its segments take \d+ bytes from byte \d+ on, and \d+ follow")
+
+    def test_endless_files_beside_the_program(self):
+        model = self.copy_model()
+        (model / "chat_template.jinja").symlink_to("/dev/zero")
+        self.assertIn("chat_template.jinja: larger than", self.refused(1, "run", model))
 
 
 if __name__ == "__main__":
