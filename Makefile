@@ -2,12 +2,13 @@
 #   make build   release build into build/           make demo    run the small model that is part of the project
 #   make check   build everything, run every test    make bench   figures for SmolLM2 and its peers
 #   make lint    formatting and static checks        make asan, make tsan   the tests under sanitizers
+#   make fuzz    damaged and hostile files, FUZZ_SECONDS for each kind of file (default 15)
 SHELL := /bin/bash
 SETUP ?= yes
 JOBS ?= $(shell nproc)
 MODEL := models/stories260K
 
-.PHONY: build demo check bench lint asan tsan setup setup-check clean
+.PHONY: build demo check bench lint asan tsan fuzz setup setup-check clean
 
 setup:
 	@[[ $(SETUP) == no ]] || tools/setup
@@ -35,6 +36,12 @@ asan tsan: setup-check
 	@cmake --preset $@ >/dev/null
 	@cmake --build build-$@ -j $(JOBS)
 	@ctest --test-dir build-$@ --output-on-failure --timeout 3600
+
+FUZZ_SECONDS ?= 15
+fuzz: setup-check
+	@cmake --preset fuzz -DFUZZ_SECONDS=$(FUZZ_SECONDS) >/dev/null
+	@cmake --build build-fuzz -j $(JOBS) --target fuzzers
+	@ctest --test-dir build-fuzz --output-on-failure -j $(JOBS)
 
 lint: setup-check
 	@tools/lint

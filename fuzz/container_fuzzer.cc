@@ -1,12 +1,34 @@
 // The ExecuTorch container: any bytes are read, or refused with Error(kBadFile).
+//
+// Mutations are of the program's tables and fields (segments, offsets, indices of delegates and values), of the numbers
+// of the extended header, and of raw bytes.
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <optional>
 #include <span>
+#include <vector>
 
+#include "fuzz/pte_file.h"
+#include "fuzz/work_limit.h"
 #include "offgraph/cache/error.h"
 #include "offgraph/pte/container.h"
 
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
+
 namespace {
+
+using namespace offgraph;
+
+constexpr double kSeconds = 5;
+
+// Copies what fits; 0 bytes where it does not.
+size_t Copy(const std::vector<uint8_t>& bytes, uint8_t* to, size_t max_size) {
+  if (bytes.size() > max_size) return 0;
+  std::memcpy(to, bytes.data(), bytes.size());
+  return bytes.size();
+}
 
 // Reads the ends of every span that the container hands out.
 void Touch(std::span<const std::byte> bytes) {
@@ -18,8 +40,28 @@ void Touch(std::span<const std::byte> bytes) {
 
 }  // namespace
 
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned int seed) {
+  fuzz::Random random(seed);
+  std::optional<fuzz::PteFile> file = fuzz::OneIn(8, random) ? std::nullopt : fuzz::ReadPte({data, size});
+  if (!file) return LLVMFuzzerMutate(data, size, max_size);
+  fuzz::MutatePte(&*file, random);
+  const size_t written = Copy(fuzz::WritePte(*file), data, max_size);
+  return written > 0 ? written : LLVMFuzzerMutate(data, size, max_size);
+}
+
+extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* data1, size_t size1, const uint8_t* data2, size_t size2,
+                                            uint8_t* out, size_t max_size, unsigned int seed) {
+  fuzz::Random random(seed);
+  std::optional<fuzz::PteFile> file = fuzz::ReadPte({data1, size1});
+  const std::optional<fuzz::PteFile> other = fuzz::ReadPte({data2, size2});
+  if (!file || !other) return 0;
+  fuzz::SplicePte(&*file, *other, random);
+  return Copy(fuzz::WritePte(*file), out, max_size);
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using offgraph::pte::Container;
+  const fuzz::WorkLimit limit(kSeconds);
   try {
     const auto container = Container::Parse(std::as_bytes(std::span(data, size)), "input");
     for (const auto& method : container->methods()) {
