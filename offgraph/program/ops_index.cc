@@ -57,8 +57,13 @@ Action Gather(const Operands& operands) {
                                                      " axes of a tensor of shape " + ShapeText(input.shape()));
       }
       // The slice starts at the index and must end inside of the axis.
-      const int size = input.shape(dims.back()) - slice_sizes[static_cast<size_t>(dims.back())] + 1;
-      checked.push_back(CheckedIndices(frame.Get(indices[i]), std::max(size, 0)));
+      const int axis = input.shape(dims.back());
+      const int slice = slice_sizes[static_cast<size_t>(dims.back())];
+      if (slice < 0 || slice > axis) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "a slice of " + std::to_string(slice) + " elements of an axis of " + std::to_string(axis));
+      }
+      checked.push_back(CheckedIndices(frame.Get(indices[i]), axis - slice + 1));
     }
     frame.Set(out, mx::gather(input, checked, dims, mx::Shape(slice_sizes.begin(), slice_sizes.end())));
   };
