@@ -167,7 +167,7 @@ std::shared_ptr<bytes::KvStore> MakeStore(const Mode& mode) {
 }
 
 void RunSteps(const std::shared_ptr<const program::Program>& program, const Mode& mode) {
-  program::Executor executor(program, MakeStore(mode));
+  program::Executor executor(program, MakeStore(mode), {.memory_limit = kMemory});
   for (int64_t first = 0; first < 2 * mode.tokens; first += mode.tokens) {
     const std::optional<std::vector<Argument>> arguments = MakeArguments(*program, mode, first);
     if (!arguments) return;
