@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "offgraph/cache/error.h"
 
@@ -25,6 +26,9 @@ Json ReadJsonObject(const fs::path& path) {
     value = Json::parse(ReadSmallFile(path.string()));
   } catch (const Json::parse_error& error) {
     throw Error(ErrorCode::kBadFile, path.string() + ": not JSON, at byte " + std::to_string(error.byte));
+  } catch (const Json::out_of_range& error) {
+    const std::string_view what = error.what();  // begins with a number of the library's own, in brackets
+    throw Error(ErrorCode::kBadFile, path.string() + ": " + std::string(what.substr(what.find(' ') + 1)));
   }
   if (!value.is_object()) {
     throw Error(ErrorCode::kBadFile, path.string() + ": holds " + value.type_name() + ", expected an object");

@@ -481,6 +481,7 @@ class HostileFiles(CliTest):
             ("generation_config.json", b"nonsense", "not JSON, at byte 2"),
             ("config.json", b"[1]", "holds array, expected an object"),
             ("config.json", b"[" * 100000, "not JSON, at byte 100001"),
+            ("config.json", b'{"vocab_size": 1e999}', "config.json: number overflow parsing '1e999'"),
             ("generation_config.json", b'{"eos_token_id": "two"}',
              '"eos_token_id" is of type string, expected a token id or a list of them'),
             ("generation_config.json", b'{"eos_token_id": [1, -7]}', '"eos_token_id" is -7, which is no token id'),
