@@ -223,12 +223,12 @@ size_t Below(size_t n, Random& random) { return random() % n; }
 
 std::optional<Node> TreeCodec::Read(std::span<const uint8_t> bytes) const {
   if (bytes.size() < 2 * sizeof(uoffset_t) || bytes.size() >= FLATBUFFERS_MAX_BUFFER_SIZE) return std::nullopt;
-  const reflection::Object& root = *schema_.root_table();
   std::vector<uint64_t> aligned(bytes.size() / sizeof(uint64_t) + 1);
   std::memcpy(aligned.data(), bytes.data(), bytes.size());
   const auto* data = reinterpret_cast<const uint8_t*>(aligned.data());
-  if (!flatbuffers::Verify(schema_, root, data, bytes.size(), kMaxDepth, kMaxTables)) return std::nullopt;
-  return ReadTable(*flatbuffers::GetAnyRoot(data), root);
+  flatbuffers::Verifier verifier(data, bytes.size(), kMaxDepth, kMaxTables);
+  if (!verify_(verifier)) return std::nullopt;
+  return ReadTable(*flatbuffers::GetAnyRoot(data), *schema_.root_table());
 }
 
 std::vector<uint8_t> TreeCodec::Write(const Node& root, const char* identifier) const {
@@ -265,9 +265,9 @@ Node TreeCodec::ReadField(const flatbuffers::Table& table, const reflection::Obj
   } else if (node.type == reflection::Vector) {
     node = ReadVector(*flatbuffers::GetFieldAnyV(table, field), type);
   } else if (node.type == reflection::Union) {
-    const reflection::Object& chosen = flatbuffers::GetUnionType(schema_, object, field, table);
-    node.items.push_back(ReadTable(*flatbuffers::GetFieldT(table, field), chosen));
-    node.object = &chosen;
+    node.object = Chosen(table, object, field);
+    node.present = node.object != nullptr;
+    if (node.present) node.items.push_back(ReadTable(*flatbuffers::GetFieldT(table, field), *node.object));
   } else if (node.object->is_struct()) {
     const auto* at = reinterpret_cast<const char*>(table.GetStruct<const uint8_t*>(field.offset()));
     node.text.assign(at, static_cast<size_t>(node.object->bytesize()));
@@ -275,6 +275,15 @@ Node TreeCodec::ReadField(const flatbuffers::Table& table, const reflection::Obj
     node = ReadTable(*flatbuffers::GetFieldT(table, field), *node.object);
   }
   return node;
+}
+
+const reflection::Object* TreeCodec::Chosen(const flatbuffers::Table& table, const reflection::Object& object,
+                                            const reflection::Field& field) const {
+  const std::string name = field.name()->str() + flatbuffers::UnionTypeFieldSuffix();
+  const auto choice = flatbuffers::GetFieldI<uint8_t>(table, *object.fields()->LookupByKey(name.c_str()));
+  const reflection::EnumVal* value = EnumAt(field.type()->index()).values()->LookupByKey(choice);
+  const bool is_table = value != nullptr && value->union_type()->base_type() == reflection::Obj;
+  return is_table ? &ObjectAt(value->union_type()->index()) : nullptr;
 }
 
 Node TreeCodec::ReadVector(const flatbuffers::VectorOfAny& vector, const reflection::Type& type) const {

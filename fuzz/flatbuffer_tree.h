@@ -39,8 +39,12 @@ struct Node {
 
 class TreeCodec {
  public:
+  // The verifier that the schema's generated reader brings. (The one of flatbuffers' reflection reads out of bounds
+  // where bytes are no FlatBuffer.)
+  using Verify = bool (*)(flatbuffers::Verifier&);
+
   // `schema`: a binary schema, which must stay valid.
-  explicit TreeCodec(const reflection::Schema& schema) : schema_(schema) {}
+  TreeCodec(const reflection::Schema& schema, Verify verify) : schema_(schema), verify_(verify) {}
 
   // The tree of a FlatBuffer that begins with its root offset; absent where the bytes are none of this schema.
   std::optional<Node> Read(std::span<const uint8_t> bytes) const;
@@ -67,7 +71,12 @@ class TreeCodec {
   }
   const reflection::Enum& EnumAt(int32_t index) const { return *schema_.enums()->Get(static_cast<uint32_t>(index)); }
 
+  // What the union `field` of `table` holds; null where that is nothing that the schema knows.
+  const reflection::Object* Chosen(const flatbuffers::Table& table, const reflection::Object& object,
+                                   const reflection::Field& field) const;
+
   const reflection::Schema& schema_;
+  Verify verify_;
 };
 
 // An integer that parsers get wrong: ends of ranges, their neighbours, powers of two, or a small one.

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "offgraph/program/schema/schema_bfbs_generated.h"
+#include "offgraph/program/schema/schema_generated.h"
 
 namespace offgraph::fuzz {
 namespace {
@@ -12,7 +13,8 @@ constexpr size_t kHeader = 24;  // see offgraph/program/payload.h
 }  // namespace
 
 const TreeCodec& PayloadCodec() {
-  static const TreeCodec codec(*reflection::GetSchema(mlx_delegate::MLXGraphBinarySchema::data()));
+  static const TreeCodec codec(*reflection::GetSchema(mlx_delegate::MLXGraphBinarySchema::data()),
+                               mlx_delegate::VerifyMLXGraphBuffer);
   return codec;
 }
 

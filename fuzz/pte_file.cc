@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "fuzz/payload_tree.h"
+#include "offgraph/pte/schema/program_generated.h"
 #include "program_bfbs_generated.h"
 
 namespace offgraph::fuzz {
@@ -19,7 +20,8 @@ constexpr char kHeaderMagic[] = {'e', 'h', '0', '0'};
 constexpr std::string_view kPayloadMagic("\0\0\0\0MLX0", 8);
 
 const TreeCodec& Codec() {
-  static const TreeCodec codec(*reflection::GetSchema(executorch_flatbuffer::ProgramBinarySchema::data()));
+  static const TreeCodec codec(*reflection::GetSchema(executorch_flatbuffer::ProgramBinarySchema::data()),
+                               executorch_flatbuffer::VerifyProgramBuffer);
   return codec;
 }
 
