@@ -20,7 +20,7 @@ struct Slice {
   mx::Shape stop;
   mx::Shape stride;
 
-  int64_t Count(size_t axis) const { return (stop[axis] - start[axis] + stride[axis] - 1) / stride[axis]; }
+  int64_t Count(size_t axis) const { return std::max(0, stop[axis] - start[axis] + stride[axis] - 1) / stride[axis]; }
   size_t Elements() const {
     size_t elements = 1;
     for (size_t axis = 0; axis < start.size(); ++axis) elements *= static_cast<size_t>(Count(axis));
@@ -39,6 +39,7 @@ void ForEachPiece(const Slice& slice, const mx::array& array, size_t axis, int64
   }
   const int64_t stride = array.strides()[axis];
   offset += slice.start[axis] * stride;
+  if (slice.Count(axis) == 0) return;
   if (axis + 1 == slice.start.size() && stride == 1 && slice.stride[axis] == 1) {
     move(offset * item, static_cast<size_t>(slice.Count(axis) * item));
     return;

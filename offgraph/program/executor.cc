@@ -4,7 +4,6 @@
 #include <mlx/transforms.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "offgraph/bytes/evaluation.h"
@@ -102,8 +101,8 @@ auto InProgram(const Program& program, const char* what, const Work& work) {
 bool SharesMemory(const mx::array& a, const mx::array& b) { return a.data_shared_ptr() == b.data_shared_ptr(); }
 
 HostTensor CopyToHost(const mx::array& array) {
-  auto bytes = std::make_shared<std::vector<std::byte>>(array.nbytes());
-  std::memcpy(bytes->data(), array.data<std::byte>(), array.nbytes());
+  const auto* data = array.data<std::byte>();  // null where the array is empty
+  auto bytes = std::make_shared<std::vector<std::byte>>(data, data + array.nbytes());
   HostTensor tensor = ToHost(array);
   tensor.data = std::shared_ptr<const void>(bytes, bytes->data());
   return tensor;
@@ -277,7 +276,9 @@ void Executor::Impl::Reset() {
     for (mx::array& buffer : buffers) {
       if (!OwnsItsMemory(buffer)) buffer = Zeros(buffer.shape(), buffer.dtype());
     }
-    for (mx::array& buffer : buffers) std::memset(buffer.data<std::byte>(), 0, buffer.data_size() * buffer.itemsize());
+    for (mx::array& buffer : buffers) {
+      std::fill_n(buffer.data<std::byte>(), buffer.data_size() * buffer.itemsize(), std::byte{0});
+    }
     SetSlots(graph().first_buffer(), buffers);
     return;
   }

@@ -39,6 +39,7 @@ struct RunOptions {
   // it throws fails the step.
   std::function<void()> probe{};
 };
+
 struct ExecutorOptions {
   // Bytes that the mutable buffers may take, and that the init chain may take beside them, counted as a step's; 0: no
   // limit. A program that needs more is refused with Error(kOutOfMemory).

@@ -103,6 +103,14 @@ TEST(ExecutorTest, ResultsShareNoMemoryWithArguments) {
   EXPECT_THAT(ToFloats(results[0]), ElementsAre(1, 2));
 }
 
+TEST(ExecutorTest, ResultsMayBeEmpty) {
+  PayloadBuilder builder({.inputs = 1, .outputs = 1});
+  builder.Copy(0, 0, 1);
+  builder.Declare(0, ScalarType::kFloat, {0});
+  Executor executor(Load(builder), nullptr);
+  EXPECT_THAT(RunOne(executor, {HostTensor{ScalarType::kFloat, {0}, nullptr}}), ElementsAre());
+}
+
 // buffer += input; output = buffer
 PayloadBuilder Accumulator() {
   PayloadBuilder builder({.inputs = 1, .outputs = 1, .buffers = 1, .temps = 1});

@@ -10,10 +10,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -104,7 +104,8 @@ class Frame {
   int64_t memory_limit_ = 0;  // see RunOptions
   int64_t memory_used_ = 0;   // bytes of the step so far
   // Results that were counted, by their id. They are kept: the id of one that is gone may come back for another.
-  std::unordered_map<std::uintptr_t, mlx::core::array> counted_;
+  // (MLX's destructors use an unordered map of this type. One here would lend them its code, which tests make fail.)
+  std::map<std::uintptr_t, mlx::core::array> counted_;
 };
 
 // `value` as int32. Throws Error(kInvalidArgument) that starts with `what`.

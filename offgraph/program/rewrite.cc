@@ -75,7 +75,10 @@ void ForEachTid(Instruction& instruction, const std::function<void(Tid&, bool)>&
 }
 
 Instruction MakeInstruction(std::string op, std::initializer_list<Field> fields) {
-  return Instruction{std::move(op), fields};
+  // Copied by assignment: where memory runs out, the standard library's copy of a variant destroys what is not there.
+  Instruction instruction{std::move(op), std::vector<Field>(fields.size())};
+  std::copy(fields.begin(), fields.end(), instruction.fields.begin());
+  return instruction;
 }
 
 std::optional<Tid> TidOf(const Instruction& instruction, std::string_view name) {

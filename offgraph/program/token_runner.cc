@@ -71,7 +71,7 @@ std::vector<float> ToFloats(const HostTensor& tensor, size_t count) {
       Widen<mlx::core::bfloat16_t>(tensor.data.get(), values);
       break;
     default:
-      std::memcpy(values.data(), tensor.data.get(), count * sizeof(float));
+      Widen<float>(tensor.data.get(), values);
   }
   return values;
 }
