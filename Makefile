@@ -38,10 +38,12 @@ asan tsan: setup-check
 	@ctest --test-dir build-$@ --output-on-failure --timeout 3600
 
 FUZZ_SECONDS ?= 15
+# In CI the mutations follow from the commit: new ones for each, and what fails there fails again.
+FUZZ_SEED ?= $(if $(CI),$(shell printf %d 0x$$(git rev-parse --short=7 HEAD)),0)
 fuzz: setup-check
-	@cmake --preset fuzz -DFUZZ_SECONDS=$(FUZZ_SECONDS) >/dev/null
+	@cmake --preset fuzz -DFUZZ_SECONDS=$(FUZZ_SECONDS) -DFUZZ_SEED=$(FUZZ_SEED) >/dev/null
 	@cmake --build build-fuzz -j $(JOBS) --target fuzzers
-	@ctest --test-dir build-fuzz --output-on-failure -j $(JOBS)
+	@ctest --test-dir build-fuzz --output-on-failure --timeout 900 -j $(JOBS)
 
 lint: setup-check
 	@tools/lint
