@@ -178,7 +178,7 @@ struct Executor::Impl {
       : program(std::move(p)), store(std::move(s)), frame(graph(), *program->impl().interpreter), limits(o) {
     frame.weights = &parts().weights;
     frame.packed = &parts().packed;
-  frame.fp32_results = parts().fp32_results;
+    frame.fp32_results = parts().fp32_results;
   }
 
   const Program::Impl& parts() const { return program->impl(); }
