@@ -94,12 +94,6 @@ inline void FinishRows(const Epilogue& e, DType round, const MutableMatrixView& 
   });
 }
 
-// The same for one row, rounded to the type of y alone.
-inline void FinishRow(const Epilogue& e, const MutableMatrixView& y, int64_t row, int64_t begin, int64_t count,
-                      float* HWY_RESTRICT sums, float* HWY_RESTRICT addend) {
-  FinishRows(e, DType::kFloat32, y, {row, 1, begin, count, sums, count}, addend);
-}
-
 // 32 codes of kBits bits each, from kBits words.
 template <int kBits>
 HWY_INLINE void UnpackCodes(const uint32_t* HWY_RESTRICT words, uint8_t* HWY_RESTRICT codes) {

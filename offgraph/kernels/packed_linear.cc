@@ -94,11 +94,9 @@ void FinishSums(const Epilogue& epilogue, const MutableMatrixView& y, int64_t ro
                 int64_t count, int64_t stride, float* sums) {
   constexpr int64_t kWidth = 256;
   alignas(64) float addend[kWidth];
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < count; i += kWidth) {
-      const int64_t some = std::min(kWidth, count - i);
-      FinishRow(epilogue, y, row + r, begin + i, some, sums + r * stride + i, addend);
-    }
+  for (int64_t i = 0; i < count; i += kWidth) {
+    FinishRows(epilogue, DType::kFloat32, y, {row, rows, begin + i, std::min(kWidth, count - i), sums + i, stride},
+               addend);
   }
 }
 
@@ -220,36 +218,27 @@ class Cuts {
   size_t count_ = 0;
 };
 
-// Blocks [first_block, first_block + blocks) of rows [row, row + rows) of a slab that begins with row `slab` of y.
-struct Part {
-  int64_t slab = 0;
-  int64_t row = 0;
-  int64_t rows = 0;
-  int64_t first_block = 0;
-  int64_t blocks = 0;
-};
-void MultiplyPart(const PackedJob& job, const Method& method, const Part& part, const MutableMatrixView& y,
+// Computes a task and finishes its sums. It comes without a place for them, and task.rows counts the rows that there
+// are, of a slab that begins with row `slab` of y.
+void MultiplyPart(const PackedJob& job, const Method& method, PackedTask task, int64_t slab, const MutableMatrixView& y,
                   const Epilogue& epilogue) {
-  const int64_t first_row = part.slab + part.row;
-  const int64_t column = part.first_block * kPackedBlock;
-  const int64_t count = std::min(part.blocks * kPackedBlock, job.w->n() - column);
-  PackedTask task;
-  task.row = part.row;
-  task.rows = (part.rows + method.batch - 1) / method.batch * method.batch;
-  task.block = part.first_block;
-  task.blocks = part.blocks;
+  const int64_t first_row = slab + task.row;
+  const int64_t rows = task.rows;
+  const int64_t column = task.block * kPackedBlock;
+  const int64_t count = std::min(task.blocks * kPackedBlock, job.w->n() - column);
+  task.rows = (rows + method.batch - 1) / method.batch * method.batch;
   // Sums that need nothing done to them are computed in their place, where kernels write no more than belongs there.
   const bool plain = epilogue.alpha == 1.0F && epilogue.addend.data == nullptr && y.type == DType::kFloat32;
-  if (plain && task.rows == part.rows && count == part.blocks * kPackedBlock) {
+  if (plain && task.rows == rows && count == task.blocks * kPackedBlock) {
     task.sums = static_cast<float*>(y.data) + first_row * y.row_stride + column;
     task.row_stride = y.row_stride;
     method.kernel(job, task);
     return;
   }
-  task.row_stride = part.blocks * kPackedBlock;
+  task.row_stride = task.blocks * kPackedBlock;
   task.sums = ThreadScratch<struct SumsTag>::Get<float>(static_cast<size_t>(task.rows * task.row_stride));
   method.kernel(job, task);
-  HWY_DYNAMIC_DISPATCH(FinishSums)(epilogue, y, first_row, part.rows, column, count, task.row_stride, task.sums);
+  HWY_DYNAMIC_DISPATCH(FinishSums)(epilogue, y, first_row, rows, column, count, task.row_stride, task.sums);
 }
 
 }  // namespace
@@ -276,13 +265,12 @@ void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeight
         const int64_t last_pair =
             rows > method.batch ? first_pair + 1 : std::min(pairs, first_pair + cuts.end(piece) - i);
         i += last_pair - first_pair;
-        Part part;
-        part.slab = slab;
-        part.row = split * split_rows;
-        part.rows = std::min(split_rows, rows - part.row);
-        part.first_block = first_pair * 2;
-        part.blocks = std::min(last_pair * 2, blocks) - part.first_block;
-        if (part.rows > 0) MultiplyPart(job, method, part, y, epilogue);
+        PackedTask task;
+        task.row = split * split_rows;
+        task.rows = std::min(split_rows, rows - task.row);
+        task.block = first_pair * 2;
+        task.blocks = std::min(last_pair * 2, blocks) - task.block;
+        if (task.rows > 0) MultiplyPart(job, method, task, slab, y, epilogue);
       }
     });
   }
