@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "offgraph/cache/error.h"
+#include "offgraph/cache/error_test_util.h"
 
 namespace offgraph::delegate {
 namespace {
@@ -14,14 +15,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string Refusal(const std::string& json) {
-  try {
-    ParseCacheDefinition(json);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  ADD_FAILURE() << "was accepted: " << json;
-  return {};
+  SCOPED_TRACE(json);
+  return offgraph::Refusal(ErrorCode::kInvalidArgument, [&] { ParseCacheDefinition(json); });
 }
 
 // The required names, with `more` (a comma and what follows it).

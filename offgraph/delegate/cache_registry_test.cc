@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <thread>
 
 #include "offgraph/cache/error.h"
+#include "offgraph/cache/error_test_util.h"
 
 namespace offgraph::delegate {
 namespace {
@@ -25,15 +25,9 @@ CacheDefinition Definition(std::vector<int64_t> windows = {0}) {
   return {.capacity = 64, .kv_dtype = KvDtype::kSame, .windows = std::move(windows), .max_step = 8};
 }
 
-std::string Refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  ADD_FAILURE() << "was accepted";
-  return {};
+template <typename Call>
+std::string Refusal(const Call& call) {
+  return offgraph::Refusal(ErrorCode::kInvalidArgument, call);
 }
 
 // One step of `tokens`, without K and V: the lengths are what this file is about.

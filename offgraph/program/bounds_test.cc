@@ -1,12 +1,13 @@
-// Payloads that are small and ask for a lot: the time and memory of loading follow their size. A test here that no
-// longer ends, or is killed for its memory, has failed.
+// Payloads that are small and ask for a lot: the time and memory of loading follow their size, and what they ask for
+// when they run has limits. A test here that no longer ends, or is killed for its memory, has failed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <string>
 
 #include "offgraph/cache/error.h"
+#include "offgraph/cache/error_test_util.h"
+#include "offgraph/program/executor.h"
 #include "offgraph/program/payload.h"
 #include "offgraph/program/payload_builder.h"
 
@@ -14,21 +15,12 @@ namespace offgraph::program {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::MakeTensor;
 using testing::PayloadBuilder;
 namespace fbs = mlx_delegate;
 
 std::shared_ptr<const Program> Load(PayloadBuilder& builder) {
   return Program::Load(builder.Finish(), testing::Weights({{"w0", {1, 2}}}), "test");
-}
-
-std::string Refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "was accepted";
-  return {};
 }
 
 void Scan(PayloadBuilder& builder, size_t chain, uint32_t original, uint32_t slice, uint32_t body) {
@@ -59,7 +51,7 @@ TEST(BoundsTest, ManySlotsWithOneLongName) {
       fbs::CreateInstructionChainDirect(fbb, &no_instructions)};
   fbb.Finish(fbs::CreateMLXGraphDirect(fbb, "1", 0, 0, 1, 0, 0, 0, &chains, 0, -1, nullptr, nullptr, nullptr, &names));
   const std::vector<std::byte> payload = testing::WithHeader(fbb);
-  EXPECT_THAT(Refusal([&] { ReadPayload(payload, "test"); }), HasSubstr("far more than its size"));
+  EXPECT_THAT(Refusal(ErrorCode::kBadFile, [&] { ReadPayload(payload, "test"); }), HasSubstr("far more than its size"));
 }
 
 // Each chain calls the one before it, so that no chain looks deep when chains are looked at in their order.
@@ -70,7 +62,7 @@ TEST(BoundsTest, ChainsThatNestBackwards) {
   builder.Copy(1, 0, 3);
   for (uint32_t chain = 2; chain < kChains; ++chain) builder.If(chain, builder.Literal(1), chain - 1, chain - 1);
   Scan(builder, kChains, 0, 3, kChains - 1);
-  EXPECT_THAT(Refusal([&] { Load(builder); }), HasSubstr("chains nest more than"));
+  EXPECT_THAT(Refusal(ErrorCode::kBadFile, [&] { Load(builder); }), HasSubstr("chains nest more than"));
 }
 
 // Many scans of one body that itself runs much.
@@ -80,7 +72,7 @@ TEST(BoundsTest, ManyScansOfOneBody) {
   for (int i = 0; i < 2000; ++i) builder.If(1, builder.Literal(1), 2, 2);
   for (int i = 0; i < 2000; ++i) builder.Copy(2, 0, 3);
   for (int i = 0; i < 2000; ++i) Scan(builder, 3, 0, 4, 1);
-  EXPECT_THAT(Refusal([&] { Load(builder); }), HasSubstr("more than fifty million instructions"));
+  EXPECT_THAT(Refusal(ErrorCode::kBadFile, [&] { Load(builder); }), HasSubstr("more than fifty million instructions"));
 }
 
 // Every tensor is made of the one before, a hundred times over: there are 100^8 ways back to the constant.
@@ -146,6 +138,78 @@ TEST(BoundsTest, ManyLayersOfOneInput) {
   const auto payload = builder.Finish();
   const auto weights = testing::Weights({{"w0", {1, 2, 3, 4}}});
   EXPECT_NE(Program::Load(payload, weights, "test"), nullptr);
+}
+
+// Attention over [1, 1, 2^30, 1] has scores of 2^60 elements. They are a part of one op, and no result of the program.
+TEST(BoundsTest, PartsOfAnOpHavePossibleSizes) {
+  PayloadBuilder builder({.inputs = 1, .outputs = 1, .temps = 1});
+  builder.Declare(0, ScalarType::kHalf, {1, 1, 1, 1});
+  builder.Declare(1, ScalarType::kHalf, {-1, -1, -1, -1});
+  const fbs::Tid x(0), out(1), wide(2);
+  const std::vector<flatbuffers::Offset<fbs::IntOrVid>> shape = {builder.Literal(1), builder.Literal(1),
+                                                                 builder.Literal(1 << 30), builder.Literal(1)};
+  builder.Emit(0, fbs::OpNode_BroadcastToNode, fbs::CreateBroadcastToNodeDirect(builder.fbb(), &x, &wide, &shape));
+  builder.Emit(0, fbs::OpNode_SdpaNode, fbs::CreateSdpaNode(builder.fbb(), &wide, &wide, &wide, &out, 1.0F));
+  Executor executor(Load(builder), nullptr);
+  const std::vector<Argument> arguments = {MakeTensor<uint16_t>(ScalarType::kHalf, {1, 1, 1, 1}, {0})};
+  EXPECT_THAT(Refusal(ErrorCode::kOutOfMemory, [&] { executor.Run(arguments); }), HasSubstr("(SdpaNode)"));
+}
+
+TEST(BoundsTest, ConvolutionsCountTheirPaddedInputs) {
+  PayloadBuilder builder({.constants = 1, .inputs = 1, .outputs = 1});
+  builder.Declare(0, ScalarType::kFloat, {1, 2, 1});
+  builder.Declare(1, ScalarType::kFloat, {1, 2, 1});
+  builder.Declare(2, ScalarType::kFloat, {-1, -1, -1});
+  const fbs::Tid w(0), x(1), out(2);
+  constexpr int32_t kFar = 1 << 29;
+  // Three windows, over an input that is padded to 2^30 elements.
+  builder.Emit(0, fbs::OpNode_Conv1DNode, fbs::CreateConv1DNode(builder.fbb(), &x, &w, &out, kFar, kFar));
+  Executor executor(Load(builder), nullptr);
+  const std::vector<Argument> arguments = {MakeTensor<float>(ScalarType::kFloat, {1, 2, 1}, {1, 2})};
+  EXPECT_THAT(Refusal(ErrorCode::kOutOfMemory, [&] { executor.Run(arguments, {.memory_limit = 1 << 20}); }),
+              HasSubstr("a convolution's padded input"));
+}
+
+TEST(BoundsTest, BuffersAndTheInitChainAreLimited) {
+  PayloadBuilder builder({.inputs = 1, .outputs = 1, .buffers = 2});
+  builder.Declare(2, ScalarType::kFloat, {1024});
+  builder.Declare(3, ScalarType::kFloat, {1024});
+  builder.Copy(0, 0, 1);
+  builder.AddChain();
+  builder.Add(1, 2, 2, 2);
+  builder.set_init_chain(1);
+  const auto program = Load(builder);
+  const auto make = [&](int64_t limit) { Executor(program, nullptr, {.memory_limit = limit}); };
+  EXPECT_THAT(Refusal(ErrorCode::kOutOfMemory, [&] { make(8191); }),
+              HasSubstr("the mutable buffers take 8192 bytes, and the limit is 8191"));
+  make(8192);
+}
+
+TEST(BoundsTest, BuffersBeyondTheMachineAreRefusedBeforeOneIsMade) {
+  PayloadBuilder builder({.inputs = 1, .outputs = 1, .buffers = 3});
+  for (uint32_t slot : {2, 3, 4}) builder.Declare(slot, ScalarType::kFloat, {1 << 29, 1 << 29});
+  builder.Copy(0, 0, 1);
+  EXPECT_THAT(Refusal(ErrorCode::kOutOfMemory, [&] { Executor(Load(builder), nullptr); }),
+              HasSubstr("the mutable buffers take"));
+}
+
+// A scan of scans of scans: each chain is short, and what they run together is not.
+TEST(BoundsTest, AnInitChainEnds) {
+  PayloadBuilder builder({.constants = 1, .inputs = 1, .outputs = 1, .temps = 4});
+  builder.Declare(0, ScalarType::kFloat, {200});
+  builder.Copy(0, 1, 2);
+  const fbs::Tid original(0), slice(3);
+  const std::vector<fbs::Tid> originals = {original}, sliced = {slice}, none;
+  for (uint32_t chain = 1; chain <= 3; ++chain) {
+    builder.Emit(chain, fbs::OpNode_ScanNode,
+                 fbs::CreateScanNodeDirect(builder.fbb(), &originals, &sliced, &none, &none, chain + 1, 0));
+  }
+  builder.Copy(4, 3, 4);
+  builder.set_init_chain(1);
+  std::vector<float> weights(200, 1.0F);
+  const auto program = Program::Load(builder.Finish(), testing::Weights({{"w0", weights}}), "test");
+  EXPECT_THAT(Refusal(ErrorCode::kBadFile, [&] { Executor(program, nullptr); }),
+              HasSubstr("the init chain runs more than 1000000 instructions"));
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <mlx/memory.h>
 
 #include <cstring>
-#include <functional>
 #include <new>
 #include <optional>
 #include <thread>
@@ -477,89 +476,6 @@ TEST(ExecutorTest, StepsKeepToTheirMemory) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
     EXPECT_THAT(error.what(), HasSubstr("a result of shape [2] the step takes 1040 bytes, and its limit is 1039"));
   }
-}
-
-std::string Refusal(ErrorCode code, const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "was accepted";
-  return {};
-}
-
-// Attention over [1, 1, 2^30, 1] has scores of 2^60 elements. They are a part of one op, and no result of the program.
-TEST(ExecutorTest, PartsOfAnOpHavePossibleSizes) {
-  PayloadBuilder builder({.inputs = 1, .outputs = 1, .temps = 1});
-  builder.Declare(0, ScalarType::kHalf, {1, 1, 1, 1});
-  builder.Declare(1, ScalarType::kHalf, {-1, -1, -1, -1});
-  const fbs::Tid x(0), out(1), wide(2);
-  const std::vector<flatbuffers::Offset<fbs::IntOrVid>> shape = {builder.Literal(1), builder.Literal(1),
-                                                                 builder.Literal(1 << 30), builder.Literal(1)};
-  builder.Emit(0, fbs::OpNode_BroadcastToNode, fbs::CreateBroadcastToNodeDirect(builder.fbb(), &x, &wide, &shape));
-  builder.Emit(0, fbs::OpNode_SdpaNode, fbs::CreateSdpaNode(builder.fbb(), &wide, &wide, &wide, &out, 1.0F));
-  Executor executor(Load(builder), nullptr);
-  const std::vector<Argument> arguments = {MakeTensor<uint16_t>(ScalarType::kHalf, {1, 1, 1, 1}, {0})};
-  EXPECT_THAT(Refusal(ErrorCode::kOutOfMemory, [&] { executor.Run(arguments); }), HasSubstr("(SdpaNode)"));
-}
-
-TEST(ExecutorTest, ConvolutionsCountTheirPaddedInputs) {
-  PayloadBuilder builder({.constants = 1, .inputs = 1, .outputs = 1});
-  builder.Declare(0, ScalarType::kFloat, {1, 2, 1});
-  builder.Declare(1, ScalarType::kFloat, {1, 2, 1});
-  builder.Declare(2, ScalarType::kFloat, {-1, -1, -1});
-  const fbs::Tid w(0), x(1), out(2);
-  constexpr int32_t kFar = 1 << 29;
-  // Three windows, over an input that is padded to 2^30 elements.
-  builder.Emit(0, fbs::OpNode_Conv1DNode, fbs::CreateConv1DNode(builder.fbb(), &x, &w, &out, kFar, kFar));
-  Executor executor(Load(builder), nullptr);
-  const std::vector<Argument> arguments = {MakeTensor<float>(ScalarType::kFloat, {1, 2, 1}, {1, 2})};
-  EXPECT_THAT(Refusal(ErrorCode::kOutOfMemory, [&] { executor.Run(arguments, {.memory_limit = 1 << 20}); }),
-              HasSubstr("a convolution's padded input"));
-}
-
-TEST(ExecutorTest, BuffersAndTheInitChainAreLimited) {
-  PayloadBuilder builder({.inputs = 1, .outputs = 1, .buffers = 2});
-  builder.Declare(2, ScalarType::kFloat, {1024});
-  builder.Declare(3, ScalarType::kFloat, {1024});
-  builder.Copy(0, 0, 1);
-  builder.AddChain();
-  builder.Add(1, 2, 2, 2);
-  builder.set_init_chain(1);
-  const auto program = Load(builder);
-  const auto make = [&](int64_t limit) { Executor(program, nullptr, {.memory_limit = limit}); };
-  EXPECT_THAT(Refusal(ErrorCode::kOutOfMemory, [&] { make(8191); }),
-              HasSubstr("the mutable buffers take 8192 bytes, and the limit is 8191"));
-  make(8192);
-}
-
-TEST(ExecutorTest, BuffersBeyondTheMachineAreRefusedBeforeOneIsMade) {
-  PayloadBuilder builder({.inputs = 1, .outputs = 1, .buffers = 3});
-  for (uint32_t slot : {2, 3, 4}) builder.Declare(slot, ScalarType::kFloat, {1 << 29, 1 << 29});
-  builder.Copy(0, 0, 1);
-  EXPECT_THAT(Refusal(ErrorCode::kOutOfMemory, [&] { Executor(Load(builder), nullptr); }),
-              HasSubstr("the mutable buffers take"));
-}
-
-// A scan of scans of scans: each chain is short, and what they run together is not.
-TEST(ExecutorTest, AnInitChainEnds) {
-  PayloadBuilder builder({.constants = 1, .inputs = 1, .outputs = 1, .temps = 4});
-  builder.Declare(0, ScalarType::kFloat, {200});
-  builder.Copy(0, 1, 2);
-  const fbs::Tid original(0), slice(3);
-  const std::vector<fbs::Tid> originals = {original}, sliced = {slice}, none;
-  for (uint32_t chain = 1; chain <= 3; ++chain) {
-    builder.Emit(chain, fbs::OpNode_ScanNode,
-                 fbs::CreateScanNodeDirect(builder.fbb(), &originals, &sliced, &none, &none, chain + 1, 0));
-  }
-  builder.Copy(4, 3, 4);
-  builder.set_init_chain(1);
-  std::vector<float> weights(200, 1.0F);
-  const auto program = Program::Load(builder.Finish(), testing::Weights({{"w0", weights}}), "test");
-  EXPECT_THAT(Refusal(ErrorCode::kBadFile, [&] { Executor(program, nullptr); }),
-              HasSubstr("the init chain runs more than 1000000 instructions"));
 }
 
 TEST(ExecutorTest, AnyThread) {
