@@ -27,11 +27,12 @@ namespace {
 // fp32 memory that is kept from call to call.
 class Scratch {
  public:
-  // REQUIRES: what was handed out before is no longer used. The contents mean nothing, and are finite.
+  // REQUIRES: what was handed out before is no longer used. The contents mean nothing, and are finite. Null where
+  // nothing was ever asked for.
   float* Get(size_t floats) {
     const size_t lines = (floats + 15) / 16;
     if (lines_.size() < lines) lines_ = std::vector<CacheLine>(lines);
-    return lines_.data()->x;
+    return lines_.empty() ? nullptr : lines_.front().x;
   }
 
  private:
