@@ -88,12 +88,14 @@ mx::array Borrow(const HostTensor& tensor) {
   if (mx::default_device() != mx::Device::cpu) return FromHost(tensor);
   const mx::Shape shape = ToShape(tensor.shape, SizeOf(tensor.type), "tensor");
   mx::array array(mx::allocator::malloc(1), shape, ToMlx(tensor.type));
-  mx::allocator::Buffer anchor = mx::allocator::allocator().malloc(1);
-  const auto distance = reinterpret_cast<intptr_t>(tensor.data.get()) - reinterpret_cast<intptr_t>(anchor.raw_ptr());
-  array.set_data(
-      mx::allocator::Data(
-          anchor, [owner = tensor.data](mx::allocator::Buffer buffer) { mx::allocator::allocator().free(buffer); }),
-      array.data_size(), array.strides(), array.flags(), distance);
+  // Made before the buffer: it may be refused memory, and nobody would free the buffer then.
+  mx::allocator::Deleter deleter = [owner = tensor.data](mx::allocator::Buffer buffer) {
+    mx::allocator::allocator().free(buffer);
+  };
+  mx::allocator::Data anchor(mx::allocator::allocator().malloc(1), std::move(deleter));
+  const auto distance =
+      reinterpret_cast<intptr_t>(tensor.data.get()) - reinterpret_cast<intptr_t>(anchor.buffer().raw_ptr());
+  array.set_data(std::move(anchor), array.data_size(), array.strides(), array.flags(), distance);
   return array;
 }
 
