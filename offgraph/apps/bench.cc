@@ -54,7 +54,8 @@ int64_t PeakRss() {
 struct Figure {
   int64_t size = 0;  // tokens of a prefill, depth of a decode
   std::vector<double> tokens_per_s;
-  double kv_bytes = 0;  // of a decode: live K and V that a step reads, on average
+  double kv_bytes = 0;    // of a decode: live K and V that a step reads, on average
+  double read_limit = 0;  // of a decode: bytes per second
 };
 
 class Bench {
@@ -89,15 +90,16 @@ class Bench {
       }
     }
     peak_rss_ = PeakRss();  // before the limits are measured, whose buffers are none of the model's
+    cost_ = program::CostOfStep(*model_->program());
     limits_ = kernels::MeasureLimits(kernels::ThreadPool::Default());
+    for (Figure& figure : decode_) figure.read_limit = ReadLimit(BytesPerToken(figure));
   }
 
   void Print() const {
-    const program::StepCost cost = program::CostOfStep(*model_->program());
     if (flags_.json) {
-      PrintJson(ToJson(cost));
+      PrintJson(ToJson());
     } else {
-      PrintTables(cost);
+      PrintTables();
     }
   }
 
@@ -148,7 +150,13 @@ class Bench {
     figure.kv_bytes = static_cast<double>(first_bytes + session_.memory().in_use) / 2;
   }
 
-  Json ToJson(const program::StepCost& cost) const {
+  // What reading as many bytes as a token does reaches. Above some size, caches make no difference.
+  static double ReadLimit(int64_t bytes) {
+    constexpr int64_t kMostBytes = int64_t{512} << 20;
+    return kernels::MeasureReadRate(kernels::ThreadPool::Default(), static_cast<size_t>(std::min(bytes, kMostBytes)));
+  }
+
+  Json ToJson() const {
     Json result = {{"threads", kernels::ThreadPool::Default().threads()},
                    {"load_s", load_s_},
                    {"peak_rss_bytes", peak_rss_},
@@ -159,19 +167,21 @@ class Bench {
                    {"prefill", Json::array()},
                    {"decode", Json::array()}};
     for (const Figure& figure : prefill_) {
-      result["prefill"].push_back(
-          {{"tokens", figure.size}, {"tokens_per_s", Median(figure.tokens_per_s)}, {"ops_per_token", cost.matrix_ops}});
+      result["prefill"].push_back({{"tokens", figure.size},
+                                   {"tokens_per_s", Median(figure.tokens_per_s)},
+                                   {"ops_per_token", cost_.matrix_ops}});
     }
     for (const Figure& figure : decode_) {
       result["decode"].push_back({{"depth", figure.size},
                                   {"tokens_per_s", Median(figure.tokens_per_s)},
-                                  {"bytes_per_token", BytesPerToken(figure, cost)}});
+                                  {"bytes_per_token", BytesPerToken(figure)},
+                                  {"read_bytes_per_s", figure.read_limit}});
     }
     return result;
   }
 
-  static int64_t BytesPerToken(const Figure& figure, const program::StepCost& cost) {
-    return cost.weight_bytes + static_cast<int64_t>(figure.kv_bytes);
+  int64_t BytesPerToken(const Figure& figure) const {
+    return cost_.weight_bytes + static_cast<int64_t>(figure.kv_bytes);
   }
 
   // "from to", the slowest and the fastest repetition.
@@ -182,40 +192,41 @@ class Bench {
 
   static std::string Percent(double share) { return FormatFixed(100 * share, 1) + " %"; }
 
-  void PrintTables(const program::StepCost& cost) const {
+  void PrintTables() const {
     std::cout << Printable(model_->info().name) << ": " << kernels::ThreadPool::Default().threads()
               << " threads, ready after " << FormatFixed(load_s_, 2) << " s, peak memory "
-              << FormatBytes(static_cast<double>(peak_rss_)) << "\n"
-              << "This machine: reads " << FormatFixed(limits_.read_bytes_per_s / 1e9, 1) << " GB/s, "
-              << FormatFixed(limits_.int8_ops_per_s / 1e12, 2) << " Top/s in int8, "
-              << FormatFixed(limits_.fp32_flops_per_s / 1e9, 0) << " GFLOP/s in fp32\n";
+              << FormatBytes(static_cast<double>(peak_rss_)) << "\n";
     Table table({{"", Table::Align::kLeft},
                  {"tokens"},
                  {"tokens/s"},
                  {"of " + std::to_string(flags_.reps)},
                  {"per token"},
+                 {"limit"},
                  {"of the limit"}});
-    const double ops_limit = cost.quantized ? limits_.int8_ops_per_s : limits_.fp32_flops_per_s;
+    const double ops_limit = cost_.quantized ? limits_.int8_ops_per_s : limits_.fp32_flops_per_s;
     for (const Figure& figure : prefill_) {
       const double speed = Median(figure.tokens_per_s);
       table.AddRow({"prefill", FormatCount(figure.size), FormatFixed(speed, 1), Spread(figure.tokens_per_s),
-                    FormatFixed(static_cast<double>(cost.matrix_ops) / 1e6, 1) + " Mop",
-                    Percent(speed * static_cast<double>(cost.matrix_ops) / ops_limit)});
+                    FormatFixed(static_cast<double>(cost_.matrix_ops) / 1e6, 1) + " Mop",
+                    FormatFixed(ops_limit / 1e12, 2) + " Top/s",
+                    Percent(speed * static_cast<double>(cost_.matrix_ops) / ops_limit)});
     }
     for (const Figure& figure : decode_) {
       const double speed = Median(figure.tokens_per_s);
-      const auto bytes = static_cast<double>(BytesPerToken(figure, cost));
+      const auto bytes = static_cast<double>(BytesPerToken(figure));
       table.AddRow({"decode at", FormatCount(figure.size), FormatFixed(speed, 1), Spread(figure.tokens_per_s),
-                    FormatFixed(bytes / 1e6, 1) + " MB", Percent(speed * bytes / limits_.read_bytes_per_s)});
+                    FormatFixed(bytes / 1e6, 1) + " MB", FormatFixed(figure.read_limit / 1e9, 1) + " GB/s",
+                    Percent(speed * bytes / figure.read_limit)});
     }
-    std::cout << table.Draw() << "Limits: " << (cost.quantized ? "int8" : "fp32")
-              << " multiply-adds with the weights for prefill, read bandwidth for decode." << std::endl;
+    std::cout << table.Draw() << "Limits, measured here: " << (cost_.quantized ? "int8" : "fp32")
+              << " multiply-adds for prefill's products with weights; for decode, reading as many bytes." << std::endl;
   }
 
   const BenchFlags& flags_;
   Stopwatch load_;
   std::shared_ptr<const llm::Model> model_;
   llm::Session session_;
+  program::StepCost cost_;
   double load_s_ = 0;
   int64_t peak_rss_ = 0;
   kernels::MachineLimits limits_;

@@ -42,6 +42,11 @@ template <int kTile>
 inline __attribute__((always_inline)) void LoadTile(const void* from, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "n"(kTile) : "memory");
 }
+// The same of memory that the nearest cache need not keep, so that it keeps the rest.
+template <int kTile>
+inline __attribute__((always_inline)) void StreamTile(const void* from, int64_t stride) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "n"(kTile) : "memory");
+}
 template <int kTile>
 inline __attribute__((always_inline)) void StoreTile(void* to, int64_t stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "n"(kTile) : "memory");

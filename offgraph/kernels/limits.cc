@@ -101,7 +101,9 @@ double SpinRate(ThreadPool& threads, const Spin& spin) {
   });
 }
 
-double ReadRate(ThreadPool& threads, size_t buffer_bytes) {
+}  // namespace
+
+double MeasureReadRate(ThreadPool& threads, size_t buffer_bytes) {
   constexpr size_t kPiece = size_t{1} << 20;
   const size_t pieces = std::max<size_t>(buffer_bytes / kPiece, 1);
   const auto buffer = hwy::AllocateAligned<uint8_t>(pieces * kPiece);
@@ -119,12 +121,10 @@ double ReadRate(ThreadPool& threads, size_t buffer_bytes) {
   });
 }
 
-}  // namespace
-
 MachineLimits MeasureLimits(ThreadPool& threads, size_t buffer_bytes) {
   MachineLimits limits;
   limits.threads = threads.threads();
-  limits.read_bytes_per_s = ReadRate(threads, buffer_bytes);
+  limits.read_bytes_per_s = MeasureReadRate(threads, buffer_bytes);
   const DotIsa best = AvailableDotIsas().back();
   limits.int8_ops_per_s = SpinRate(threads, [best](int64_t rounds) { return SpinInt8(best, rounds); });
   limits.fp32_flops_per_s = SpinRate(threads, [](int64_t rounds) { return HWY_DYNAMIC_DISPATCH(SpinFloat)(rounds); });

@@ -16,6 +16,11 @@ struct MachineLimits {
   double fp32_flops_per_s = 0;  // fused multiply-adds, each two operations, in registers
 };
 
+// Bytes per second when all threads together read a buffer of `buffer_bytes`, rounded down to MiB but one at least,
+// from end to end, again and again. What fits into caches is read faster, so the buffer is to be as large as what is
+// read by that which the rate is a limit of. Takes about 0.1 s.
+double MeasureReadRate(ThreadPool& threads, size_t buffer_bytes);
+
 // Takes about a third of a second. Reads a buffer of `buffer_bytes` several times, and gives it back: make it larger
 // than the caches, and not larger than what may be taken from the machine.
 MachineLimits MeasureLimits(ThreadPool& threads, size_t buffer_bytes = size_t{128} << 20);

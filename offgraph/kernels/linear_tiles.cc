@@ -176,7 +176,8 @@ Tiles WeightTiles(const MatrixView& w, int64_t row, int64_t end, int64_t k) {
 }
 
 // Two blocks of weights times one batch of x, or two: sums [block][batch] of a
-// tile each.
+// tile each. The nearest cache is left to x: weights would fill it, and are
+// read in long runs.
 template <int kBatches, int kWeightPieces, int kXPieces>
 HWY_NOINLINE void MultiplyTiles(const Tiles& w, const Tiles& x, int64_t steps, float* sums) {
   const uint8_t* w0 = w.data;
@@ -192,11 +193,11 @@ HWY_NOINLINE void MultiplyTiles(const Tiles& w, const Tiles& x, int64_t steps, f
   ForConstants<4>([](auto sum) { ZeroTile<sum()>(); });
   for (int64_t step = 0; step < steps; ++step) {
     ForConstants<kWeightPieces>([&](auto i) {
-      LoadTile<4>(w0 + i() * w_piece, w_row);
+      StreamTile<4>(w0 + i() * w_piece, w_row);
       ForConstants<kXPieces>([&](auto j) {
         LoadTile<6>(x0 + j() * x_piece, x_row);
         DotTilesBf16<0, 4, 6>();
-        if constexpr (j() == 0) LoadTile<5>(w1 + i() * w_piece, w_row);
+        if constexpr (j() == 0) StreamTile<5>(w1 + i() * w_piece, w_row);
         DotTilesBf16<2, 5, 6>();
         if constexpr (kBatches == 2) {
           LoadTile<7>(x1 + j() * x_piece, x_row);

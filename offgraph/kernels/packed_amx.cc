@@ -225,13 +225,14 @@ class BlockProduct {
     }
   }
 
-  // Where a unit has only one tile, the second of the weights is zeros.
+  // Where a unit has only one tile, the second of the weights is zeros. Activations pass by, while the weights stay in
+  // the nearest cache: narrow ones, that is, for wide ones fill more of it.
   template <int kSet>
   static inline __attribute__((always_inline)) void Start(const int8_t* x, const uint8_t* weights, int32_t* before) {
-    _tile_loadd(4, x, 64);
-    _tile_loadd(6, weights, 64);
-    StoreDots<kSet>(before);
     if constexpr (kWide) {
+      _tile_loadd(4, x, 64);
+      _tile_loadd(6, weights, 64);
+      StoreDots<kSet>(before);
       _tile_zero(0);
       Dot<0, 4, 6>();
       _tile_loadd(5, x + kPackedTile, 64);
@@ -246,9 +247,12 @@ class BlockProduct {
       Dot<kLong ? 1 : 3, 5, 7>();
     } else {
       constexpr int kFirst = 2 * kSet;
+      _tile_stream_loadd(4, x, 64);
+      _tile_loadd(6, weights, 64);
+      StoreDots<kSet>(before);
       Zero<kFirst>();
       Dot<kFirst, 4, 6>();
-      _tile_loadd(5, x + kTileBytes, 64);
+      _tile_stream_loadd(5, x + kTileBytes, 64);
       _tile_loadd(7, weights + kTileBytes, 64);
       if constexpr (!kLong) Zero<kFirst + 1>();
       Dot<kLong ? kFirst : kFirst + 1, 5, 7>();

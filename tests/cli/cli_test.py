@@ -402,6 +402,8 @@ class Bench(CliTest):
         self.assertEqual([row["depth"] for row in result["decode"]], [0, 40])
         for row in result["prefill"] + result["decode"]:
             self.assertGreater(row["tokens_per_s"], 0)
+        for row in result["decode"]:
+            self.assertGreater(row["read_bytes_per_s"], 1e6)
         # Each weight of a layer and of the output head is multiplied and added once a token.
         for row in result["prefill"]:
             self.assertEqual(row["ops_per_token"], 2 * (5 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 172) + 64 * 512))

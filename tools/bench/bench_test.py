@@ -24,12 +24,13 @@ SETUP = runners.Setup(prefill="512", depth="0,2048")
 
 
 def bench_line(runner, round_number, speed, quiet=True, limits=False, group="4-bit"):
-    decode = [{"depth": 0, "tokens_per_s": speed, **({"bytes_per_token": 100} if limits else {})},
+    read = {"bytes_per_token": 100, "read_bytes_per_s": 100000} if limits else {}
+    decode = [{"depth": 0, "tokens_per_s": speed, **read},
               {"depth": 2048, "tokens_per_s": speed / 2}]
     result = {"load_s": 1 / speed, "peak_rss_bytes": 2**20 * 64, "decode": decode,
               "prefill": [{"tokens": 512, "tokens_per_s": 10 * speed}]}
     if limits:
-        result["limits"] = {"read_bytes_per_s": 100000, "int8_ops_per_s": 1}
+        result["limits"] = {"read_bytes_per_s": 50000, "int8_ops_per_s": 1}
     return {"kind": "bench", "runner": runner, "group": group, "round": round_number, "quiet": quiet, "result": result}
 
 
