@@ -1,6 +1,7 @@
 // offgraph: the command line.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <new>
@@ -78,4 +79,11 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace offgraph::apps
 
-int main(int argc, char** argv) { return offgraph::apps::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return offgraph::apps::Main(argc, argv);
+  } catch (const std::exception& error) {  // of what precedes a command: memory for its options
+    std::fprintf(stderr, "offgraph: %s\n", error.what());
+    return EXIT_FAILURE;
+  }
+}

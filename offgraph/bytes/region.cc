@@ -142,6 +142,8 @@ class RegionPrimitive : public mx::Primitive {
     // Copies of the arrays that do not count as users of their memory: MLX keeps that alive until the task ran.
     std::vector<mx::array> in;
     std::vector<mx::array> out;
+    in.reserve(inputs.size());
+    out.reserve(outputs.size());
     for (const mx::array& input : inputs) in.push_back(mx::array::unsafe_weak_copy(input));
     for (const mx::array& output : outputs) out.push_back(mx::array::unsafe_weak_copy(output));
     encoder.dispatch([region = region_, tiling, &threads, tokens = tokens_, attends = attends_, last = last_row_only_,
@@ -192,11 +194,13 @@ Region::~Region() = default;
 int64_t Region::arena_width() const { return impl_->arena_width + impl_->tile_width; }
 
 std::vector<mx::array> Region::Run(const std::shared_ptr<const Region>& region, int64_t tokens,
-                                   std::vector<mx::array> inputs, std::vector<RegionAttend> attends, bool last_row_only,
-                                   std::function<void()> probe) {
+                                   const std::vector<mx::array>& inputs, std::vector<RegionAttend> attends,
+                                   bool last_row_only, std::function<void()> probe) {
   const auto rows = static_cast<mx::ShapeElem>(last_row_only ? 1 : tokens);
   std::vector<mx::Shape> shapes;
   std::vector<mx::Dtype> types;
+  shapes.reserve(region->impl_->outputs.size());
+  types.reserve(region->impl_->outputs.size());
   for (const RegionOutput& output : region->impl_->outputs) {
     const auto dim = static_cast<mx::ShapeElem>(output.dim);
     mx::Shape shape{1, rows, dim};

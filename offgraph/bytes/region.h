@@ -63,8 +63,9 @@ class Region {
   // `probe`: called before every stage, in long steps by several threads at a time; may be empty. What it throws ends
   // the evaluation, as what a stage throws does (memory may be refused).
   static std::vector<mlx::core::array> Run(const std::shared_ptr<const Region>& region, int64_t tokens,
-                                           std::vector<mlx::core::array> inputs, std::vector<RegionAttend> attends,
-                                           bool last_row_only, std::function<void()> probe = {});
+                                           const std::vector<mlx::core::array>& inputs,
+                                           std::vector<RegionAttend> attends, bool last_row_only,
+                                           std::function<void()> probe = {});
 
   // The most floats that a token takes: what liveness left of all buffers.
   int64_t arena_width() const;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <new>
 
 #include "offgraph/kernels/linear.h"
@@ -32,12 +33,10 @@ class ThreadScratch {
   static T* Get(size_t count) {
     ThreadScratch& scratch = mine_;
     if (scratch.bytes_ < count * sizeof(T)) {
-      void* larger = ::operator new(count * sizeof(T), kAlignment);
-      ::operator delete(scratch.memory_, kAlignment);
-      scratch.memory_ = larger;
+      scratch.memory_.reset(::operator new(count * sizeof(T), kAlignment));
       scratch.bytes_ = count * sizeof(T);
     }
-    return static_cast<T*>(scratch.memory_);
+    return static_cast<T*>(scratch.memory_.get());
   }
 
   ThreadScratch(const ThreadScratch&) = delete;
@@ -46,12 +45,18 @@ class ThreadScratch {
  private:
   static constexpr std::align_val_t kAlignment{64};
 
+  struct Delete {
+    void operator()(void* memory) const {
+      // The analyzer loses sight of what a thread's object holds, and sees the memory freed twice.
+      ::operator delete(memory, kAlignment);  // NOLINT(clang-analyzer-cplusplus.NewDelete)
+    }
+  };
+
   ThreadScratch() = default;
-  ~ThreadScratch() { ::operator delete(memory_, kAlignment); }
 
   static thread_local ThreadScratch mine_;
 
-  void* memory_ = nullptr;
+  std::unique_ptr<void, Delete> memory_;
   size_t bytes_ = 0;
 };
 

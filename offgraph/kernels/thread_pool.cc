@@ -68,21 +68,21 @@ bool SpinUntil(const Done& done, Clock::duration time) {
 // that found no core in time is not missed. (pthreadpool waits for all of its threads in every call, which costs a time
 // slice of the scheduler per call where another process holds a core.)
 struct ThreadPool::Impl {
-  std::mutex one_caller;
-
+  // On one cache line, so that who sees a new ticket has the job with it.
+  alignas(64) std::atomic<uint32_t> ticket = 0;  // odd: a job is open
+  std::atomic<bool> stop = false;
   Function function = nullptr;
   const void* context = nullptr;
   size_t count = 0;
   size_t grain = 0;
 
-  alignas(64) std::atomic<uint32_t> ticket = 0;  // odd: a job is open
   alignas(64) std::atomic<size_t> next = 0;      // the first index that nobody took
   alignas(64) std::atomic<uint32_t> inside = 0;  // workers that may be reading the job
-  std::atomic<bool> stop = false;
-  std::vector<std::thread> workers;
 
   std::mutex failing;          // held while `failure` is written
   std::exception_ptr failure;  // the first thing that a body of the job threw
+  std::mutex one_caller;
+  std::vector<std::thread> workers;
 
   void Work() noexcept {
     inside_body = true;

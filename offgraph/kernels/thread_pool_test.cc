@@ -33,6 +33,7 @@ TEST(ThreadPoolTest, CallsFromSeveralThreadsAllComplete) {
   ThreadPool pool(2);
   std::atomic<size_t> sum = 0;
   std::vector<std::thread> callers;
+  callers.reserve(4);
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([&] {
       for (int repeat = 0; repeat < 200; ++repeat) {

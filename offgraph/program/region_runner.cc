@@ -97,7 +97,7 @@ void RegionRunner::RunLowered(Frame& frame, int64_t tokens) const {
   }
   frame.TakeMemory(arena, "a region's intermediate values");
   std::vector<mx::array> results =
-      bytes::Region::Run(lowered.region, tokens, std::move(inputs), std::move(attends), last_row_only, frame.probe);
+      bytes::Region::Run(lowered.region, tokens, inputs, std::move(attends), last_row_only, frame.probe);
   for (size_t i = 0; i < outs_.size(); ++i) frame.Set(outs_[i], std::move(results[i]));
 }
 
