@@ -1,15 +1,18 @@
 #include "offgraph/bytes/linear_op.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <mlx/ops.h>
 #include <mlx/random.h>
 #include <mlx/transforms.h>
 
 #include <cmath>
+#include <functional>
 #include <random>
+#include <string>
 #include <vector>
 
-#include "offgraph/cache/error.h"
+#include "offgraph/cache/error_test_util.h"
 #include "offgraph/kernels/thread_pool.h"
 
 namespace offgraph::bytes {
@@ -230,15 +233,8 @@ TEST_F(LinearOpTest, WhatHasNoKernelIsMlxsOwnOp) {
                  mx::quantized_matmul(x, parts[0], parts[1], std::nullopt, true, 32, 4, "mxfp4"));
 }
 
-template <class F>
-void ExpectRefused(const F& f, const std::string& part) {
-  try {
-    f();
-    FAIL() << "accepted; expected an error with: " << part;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-  }
+void ExpectRefused(const std::function<void()>& call, const std::string& part) {
+  EXPECT_THAT(Refusal(ErrorCode::kInvalidArgument, call), testing::HasSubstr(part));
 }
 
 TEST_F(LinearOpTest, RefusesShapesThatDoNotFit) {
