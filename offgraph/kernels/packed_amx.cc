@@ -36,7 +36,7 @@ constexpr TileConfig kNarrowConfig = MakeConfig(64);
 constexpr TileConfig kWideConfig = MakeConfig(32);
 
 // A block of weights, ready for the registers.
-struct Block {
+struct UnpackedBlock {
   uint8_t* tiles;  // [k / 32, rounded up to even][kTileBytes], of which wide codes use half
   float* scales;   // [groups + 1][16], of which the last are zeros
   float* biases;   // likewise, where the weights have them
@@ -78,7 +78,7 @@ void UnpackFloats(DType type, const uint8_t* from, int64_t groups, int64_t block
   V::Store(to + groups * kPackedBlock, V::ZeroFloat());
 }
 
-void Unpack(const PackedJob& job, int64_t block, const Block& out) {
+void Unpack(const PackedJob& job, int64_t block, const UnpackedBlock& out) {
   const PackedWeights& w = *job.w;
   switch (w.code_bits()) {
     case 2:
@@ -110,8 +110,8 @@ class BlockProduct {
  public:
   // Units [first_unit, last_unit) of the batches. They are added to the sums, which unit 0 sets.
   // sums [16 batches][row_stride]
-  static void Run(const PackedJob& job, const Block& block, int64_t first_batch, int64_t batches, int64_t first_unit,
-                  int64_t last_unit, float* sums, int64_t row_stride) {
+  static void Run(const PackedJob& job, const UnpackedBlock& block, int64_t first_batch, int64_t batches,
+                  int64_t first_unit, int64_t last_unit, float* sums, int64_t row_stride) {
     alignas(64) int32_t dots[kPieces * kPieceDots];
     const int64_t tiles = job.w->k() / kPackedTile;
     const int64_t turns = batches * (last_unit - first_unit);
@@ -177,7 +177,7 @@ class BlockProduct {
   }
 
   template <int kParity>
-  static inline __attribute__((always_inline)) void Turn(int64_t turn, int64_t turns, const Block& block,
+  static inline __attribute__((always_inline)) void Turn(int64_t turn, int64_t turns, const UnpackedBlock& block,
                                                          const Bounds& bounds, int32_t* dots, Started& started,
                                                          Scaled& scaled, __m512* totals, float*& sums,
                                                          int64_t row_stride) {
@@ -292,8 +292,8 @@ class BlockProduct {
 
   // Adds a unit's integers to the totals, as packed_weights.h says. The piece that a last unit lacks has zeros for
   // integers, scales and biases, and adds nothing.
-  static inline __attribute__((always_inline)) void Scale(const int32_t* dots, const Block& block, const Bounds& bounds,
-                                                          const Scaled& place, __m512* totals) {
+  static inline __attribute__((always_inline)) void Scale(const int32_t* dots, const UnpackedBlock& block,
+                                                          const Bounds& bounds, const Scaled& place, __m512* totals) {
     const float* unit_scales = place.unit_scales;
     const int64_t group = kLong ? place.unit >> bounds.group_shift : place.unit * 2;
     const float* scales = block.scales + group * kPackedBlock;
@@ -328,7 +328,7 @@ class BlockProduct {
 constexpr int64_t kMostUnits = 12;
 
 template <bool kWide, bool kBiases, bool kLong>
-void MultiplyBlock(const PackedJob& job, const Block& block, const PackedTask& task, float* sums) {
+void MultiplyBlock(const PackedJob& job, const UnpackedBlock& block, const PackedTask& task, float* sums) {
   const int64_t parts = (job.units + kMostUnits - 1) / kMostUnits;
   for (int64_t part = 0; part < parts; ++part) {
     BlockProduct<kWide, kBiases, kLong>::Run(job, block, task.row / kPackedBlock, task.rows / kPackedBlock,
@@ -337,7 +337,8 @@ void MultiplyBlock(const PackedJob& job, const Block& block, const PackedTask& t
   }
 }
 
-using MultiplyFunction = void (*)(const PackedJob& job, const Block& block, const PackedTask& task, float* sums);
+using MultiplyFunction = void (*)(const PackedJob& job, const UnpackedBlock& block, const PackedTask& task,
+                                  float* sums);
 template <bool... kKnown>
 MultiplyFunction Choose() {
   return MultiplyBlock<kKnown...>;
@@ -354,8 +355,8 @@ void MultiplyAmx(const PackedJob& job, const PackedTask& task) {
   const int64_t tile_bytes = job.units * 2 * kTileBytes;
   const int64_t floats = (job.groups + 1) * kPackedBlock;
   auto* memory = ThreadScratch<struct AmxTag>::Get<uint8_t>(static_cast<size_t>(tile_bytes + 2 * floats * 4));
-  const Block block = {memory, reinterpret_cast<float*>(memory + tile_bytes),
-                       reinterpret_cast<float*>(memory + tile_bytes) + floats};
+  const UnpackedBlock block = {memory, reinterpret_cast<float*>(memory + tile_bytes),
+                               reinterpret_cast<float*>(memory + tile_bytes) + floats};
   const bool wide = w.code_bits() == 8;
   const MultiplyFunction multiply = Choose(wide, w.has_biases(), w.group_size() >= kPackedUnit);
   const TileScope tiles(wide ? kWideConfig : kNarrowConfig);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 
 #include "offgraph/kernels/amx.h"
 #include "offgraph/kernels/isa.h"
@@ -13,6 +14,7 @@
 #define HWY_TARGET_INCLUDE "offgraph/kernels/packed_linear.cc"
 #include <hwy/foreach_target.h>
 // Highway's macros want to come first.
+#include "offgraph/kernels/activation-inl.h"
 #include "offgraph/kernels/linear_job.h"
 #include "offgraph/kernels/linear_rows-inl.h"
 
@@ -100,6 +102,23 @@ void FinishSums(const Epilogue& epilogue, const MutableMatrixView& y, int64_t ro
   }
 }
 
+// y [rows, 16 pairs], from sums [rows][stride] whose columns are 16 of the gate and 16 of the up projection in turn.
+void GateSums(Activation activation, const float* sums, int64_t rows, int64_t pairs, int64_t stride, float* y,
+              int64_t y_stride) {
+  const F32 d;
+  WithActivation(activation, [&](auto known) HWY_ATTR {
+    for (int64_t row = 0; row < rows; ++row, sums += stride, y += y_stride) {
+      for (int64_t pair = 0; pair < pairs; ++pair) {
+        const float* gate = sums + pair * 2 * kPackedBlock;
+        for (size_t i = 0; i < kPackedBlock; i += kLanes) {
+          const F32V active = ActivationOf<known()>(hn::LoadU(d, gate + i));
+          hn::StoreU(hn::Mul(active, hn::LoadU(d, gate + kPackedBlock + i)), d, y + pair * kPackedBlock + i);
+        }
+      }
+    }
+  });
+}
+
 }  // namespace offgraph::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -109,6 +128,7 @@ namespace {
 
 HWY_EXPORT(QuantizeRow);
 HWY_EXPORT(FinishSums);
+HWY_EXPORT(GateSums);
 
 // Rows of x that are quantized at once, so that they stay in the second-level cache; multiples of two batches.
 int64_t SlabRows(int64_t k) {
@@ -218,17 +238,26 @@ class Cuts {
   size_t count_ = 0;
 };
 
+// Where results go, and what is done to sums before.
+struct Target {
+  MutableMatrixView y;
+  Epilogue epilogue;
+  std::optional<Activation> gate;  // columns are those of a gate and an up projection in turn; y has half as many
+};
+
 // Computes a task and finishes its sums. It comes without a place for them, and task.rows counts the rows that there
 // are, of a slab that begins with row `slab` of y.
-void MultiplyPart(const PackedJob& job, const Method& method, PackedTask task, int64_t slab, const MutableMatrixView& y,
-                  const Epilogue& epilogue) {
+void MultiplyPart(const PackedJob& job, const Method& method, PackedTask task, int64_t slab, const Target& target) {
+  const MutableMatrixView& y = target.y;
   const int64_t first_row = slab + task.row;
   const int64_t rows = task.rows;
   const int64_t column = task.block * kPackedBlock;
   const int64_t count = std::min(task.blocks * kPackedBlock, job.w->n() - column);
   task.rows = (rows + method.batch - 1) / method.batch * method.batch;
   // Sums that need nothing done to them are computed in their place, where kernels write no more than belongs there.
-  const bool plain = epilogue.alpha == 1.0F && epilogue.addend.data == nullptr && y.type == DType::kFloat32;
+  const Epilogue& epilogue = target.epilogue;
+  const bool plain =
+      !target.gate && epilogue.alpha == 1.0F && epilogue.addend.data == nullptr && y.type == DType::kFloat32;
   if (plain && task.rows == rows && count == task.blocks * kPackedBlock) {
     task.sums = static_cast<float*>(y.data) + first_row * y.row_stride + column;
     task.row_stride = y.row_stride;
@@ -238,13 +267,17 @@ void MultiplyPart(const PackedJob& job, const Method& method, PackedTask task, i
   task.row_stride = task.blocks * kPackedBlock;
   task.sums = ThreadScratch<struct SumsTag>::Get<float>(static_cast<size_t>(task.rows * task.row_stride));
   method.kernel(job, task);
+  if (target.gate) {
+    float* to = static_cast<float*>(y.data) + first_row * y.row_stride + column / 2;
+    HWY_DYNAMIC_DISPATCH(GateSums)
+    (*target.gate, task.sums, rows, task.blocks / 2, task.row_stride, to, y.row_stride);
+    return;
+  }
   HWY_DYNAMIC_DISPATCH(FinishSums)(epilogue, y, first_row, rows, column, count, task.row_stride, task.sums);
 }
 
-}  // namespace
-
-void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeights& w, const MutableMatrixView& y,
-                  const Epilogue& epilogue, ThreadPool& threads) {
+void Multiply(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeights& w, const Target& target,
+              ThreadPool& threads) {
   const int64_t blocks = (w.n() + kPackedBlock - 1) / kPackedBlock;
   const int64_t pairs = (blocks + 1) / 2;
   const int64_t slab_rows = SlabRows(w.k());
@@ -270,10 +303,27 @@ void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeight
         task.rows = std::min(split_rows, rows - task.row);
         task.block = first_pair * 2;
         task.blocks = std::min(last_pair * 2, blocks) - task.block;
-        if (task.rows > 0) MultiplyPart(job, method, task, slab, y, epilogue);
+        if (task.rows > 0) MultiplyPart(job, method, task, slab, target);
       }
     });
   }
+}
+
+}  // namespace
+
+void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeights& w, const MutableMatrixView& y,
+                  const Epilogue& epilogue, ThreadPool& threads) {
+  Multiply(isa, m, x, w, {y, epilogue, std::nullopt}, threads);
+}
+
+void PackedGatedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeights& w, Activation activation,
+                       const MutableMatrixView& y, ThreadPool& threads) {
+  Multiply(isa, m, x, w, {y, {}, activation}, threads);
+}
+
+void PackedGatedLinear(int64_t m, const MatrixView& x, const PackedWeights& w, Activation activation,
+                       const MutableMatrixView& y, ThreadPool& threads) {
+  PackedGatedLinear(AvailableDotIsas().back(), m, x, w, activation, y, threads);
 }
 
 void PackedLinear(int64_t m, const MatrixView& x, const PackedWeights& w, const MutableMatrixView& y,

@@ -144,10 +144,11 @@ void PackFactors(const Place* places, MatrixView QuantizedView::*factors, int64_
 
 }  // namespace
 
-PackedWeights::PackedWeights(std::span<const QuantizedRows> parts, int64_t k, ThreadPool& threads)
-    : PackedWeights(parts, k, threads, *std::make_unique<WeightArena>(0)) {}
+PackedWeights::PackedWeights(std::span<const QuantizedRows> parts, int64_t k, ThreadPool& threads, PartOrder order)
+    : PackedWeights(parts, k, threads, *std::make_unique<WeightArena>(0), order) {}
 
-PackedWeights::PackedWeights(std::span<const QuantizedRows> parts, int64_t k, ThreadPool& threads, WeightArena& arena)
+PackedWeights::PackedWeights(std::span<const QuantizedRows> parts, int64_t k, ThreadPool& threads, WeightArena& arena,
+                             PartOrder order)
     : k_(k), bits_(parts[0].view.bits), group_size_(parts[0].view.group_size) {
   code_bits_ = CodeBits(bits_);
   scale_type_ = parts[0].view.scales.type;
@@ -171,13 +172,18 @@ PackedWeights::PackedWeights(std::span<const QuantizedRows> parts, int64_t k, Th
   scales_ = arena.Allocate(scale_bytes_);
   if (!symmetric) biases_ = arena.Allocate(scale_bytes_);
   threads.ParallelFor(static_cast<size_t>(blocks), 4, [&](size_t begin, size_t end) {
-    for (size_t block = begin; block < end; ++block) PackBlock(parts, static_cast<int64_t>(block));
+    for (size_t block = begin; block < end; ++block) PackBlock(parts, order, static_cast<int64_t>(block));
   });
 }
 
-void PackedWeights::PackBlock(std::span<const QuantizedRows> parts, int64_t block) {
+void PackedWeights::PackBlock(std::span<const QuantizedRows> parts, PartOrder order, int64_t block) {
   Place places[kPackedBlock];
-  for (int64_t i = 0; i < kPackedBlock; ++i) places[i] = Find(parts, block * kPackedBlock + i);
+  const auto count = static_cast<int64_t>(parts.size());
+  for (int64_t i = 0; i < kPackedBlock; ++i) {
+    places[i] = order == PartOrder::kSequence
+                    ? Find(parts, block * kPackedBlock + i)
+                    : Place{&parts[static_cast<size_t>(block % count)], block / count * kPackedBlock + i};
+  }
   uint8_t* tile = codes_.get() + block * kPackedBlock * k_ * code_bits_ / 8;
   for (int64_t i = 0; i < kPackedBlock; ++i) PackCodesOf(bits_)(places[i], i, k_, tile);
   const int64_t groups = k_ / group_size_;

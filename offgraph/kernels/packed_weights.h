@@ -32,6 +32,7 @@
 #include "offgraph/kernels/linear.h"
 #include "offgraph/kernels/linear_isa.h"
 #include "offgraph/kernels/quantized.h"
+#include "offgraph/kernels/rows.h"
 #include "offgraph/kernels/thread_pool.h"
 #include "offgraph/kernels/weight_arena.h"
 
@@ -43,14 +44,22 @@ struct QuantizedRows {
   int64_t rows = 0;
 };
 
+// How the rows of several parts follow each other in one matrix.
+enum class PartOrder : uint8_t {
+  kSequence,      // all of a part, then all of the next
+  kBlocksInTurn,  // 16 rows of each part in turn; all have as many rows, a multiple of 16
+};
+
 class PackedWeights {
  public:
-  // The rows of all parts, one after the other, as one matrix [N, K]: projections of one input are one product.
+  // The rows of all parts as one matrix [N, K]: projections of one input are one product.
   // Takes memory for the result, from `arena` where there is one, and nothing else that grows with it; the parts are
   // read in parallel, and no pointer into them is kept.
   // REQUIRES: at least one part; bits and group_size are those of the first in all.
-  PackedWeights(std::span<const QuantizedRows> parts, int64_t k, ThreadPool& threads, WeightArena& arena);
-  PackedWeights(std::span<const QuantizedRows> parts, int64_t k, ThreadPool& threads);
+  PackedWeights(std::span<const QuantizedRows> parts, int64_t k, ThreadPool& threads, WeightArena& arena,
+                PartOrder order = PartOrder::kSequence);
+  PackedWeights(std::span<const QuantizedRows> parts, int64_t k, ThreadPool& threads,
+                PartOrder order = PartOrder::kSequence);
 
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
@@ -69,7 +78,7 @@ class PackedWeights {
   const uint8_t* biases() const { return biases_.get(); }
 
  private:
-  void PackBlock(std::span<const QuantizedRows> parts, int64_t block);
+  void PackBlock(std::span<const QuantizedRows> parts, PartOrder order, int64_t block);
 
   int64_t n_ = 0;
   int64_t k_ = 0;
@@ -92,5 +101,13 @@ void PackedLinear(int64_t m, const MatrixView& x, const PackedWeights& w, const 
                   const Epilogue& epilogue, ThreadPool& threads);
 void PackedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeights& w, const MutableMatrixView& y,
                   const Epilogue& epilogue, ThreadPool& threads);
+
+// y = activation(x gate^T) * (x up^T), to the bit what PackedLinear and Gate (rows.h) compute, but the products never
+// leave the caches.
+//   x [M, K]   w [N, K], of gate and up, their blocks in turn   y [M, N / 2] fp32
+void PackedGatedLinear(int64_t m, const MatrixView& x, const PackedWeights& w, Activation activation,
+                       const MutableMatrixView& y, ThreadPool& threads);
+void PackedGatedLinear(DotIsa isa, int64_t m, const MatrixView& x, const PackedWeights& w, Activation activation,
+                       const MutableMatrixView& y, ThreadPool& threads);
 
 }  // namespace offgraph::kernels

@@ -284,6 +284,44 @@ TEST(PackedWeightsTest, KeepsNoBiasesWhereZeroTimesScaleSaysThem) {
   EXPECT_EQ(PackedWeights({&b, 1}, 64, threads).bytes(), 32U * 64 / 2 + 32 * 2 * 4);
 }
 
+TEST(PackedWeightsTest, AGatedProductHasTheBitsOfItsTwoProducts) {
+  std::mt19937 random(11);
+  ThreadPool threads(2);
+  for (const int64_t n : {16, 32, 48, 176}) {
+    for (const int bits : {2, 4, 8}) {
+      const int64_t k = 96;
+      const QuantizedMatrix gate(n, k, bits, 32, DType::kBFloat16, DType::kBFloat16, random, bits == 4);
+      const QuantizedMatrix up(n, k, bits, 32, DType::kBFloat16, DType::kBFloat16, random, bits == 4);
+      const std::array<QuantizedRows, 2> parts = {{{gate.View(), n}, {up.View(), n}}};
+      const PackedWeights apart(parts, k, threads);
+      const PackedWeights in_turn(parts, k, threads, PartOrder::kBlocksInTurn);
+      ASSERT_EQ(in_turn.n(), 2 * n);
+      for (const int64_t m : {1, 2, 3, 7, 16, 33, 150}) {
+        Matrix x(m, k, DType::kFloat32);
+        x.Fill(random);
+        for (const Activation activation : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh}) {
+          for (const DotIsa isa : AvailableDotIsas()) {
+            SCOPED_TRACE(Describe(isa, bits, 32, m, n, k));
+            std::vector<float> products(static_cast<size_t>(m * 2 * n));
+            PackedLinear(isa, m, x.View(), apart, {products.data(), DType::kFloat32, 2 * n}, {}, threads);
+            Matrix expected(m, n, DType::kFloat32);
+            const MutableMatrixView out = expected.MutableView();
+            const Block gates = {products.data(), 2 * n, 1, 0, n};
+            const Block ups = {products.data() + n, 2 * n, 1, 0, n};
+            Gate(m, activation, gates, ups, DType::kFloat32, {static_cast<float*>(out.data), out.row_stride, 1, 0, n},
+                 threads);
+            Matrix y(m, n, DType::kFloat32, 5);
+            PackedGatedLinear(isa, m, x.View(), in_turn, activation, y.MutableView(), threads);
+            for (int64_t row = 0; row < m; ++row) ExpectSameBits(y, row, expected, row);
+            EXPECT_TRUE(y.GuardsIntact());
+            if (HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(PackedWeightsTest, InfinityAndNanStayInTheirRow) {
   ThreadPool threads(2);
   std::mt19937 random(7);

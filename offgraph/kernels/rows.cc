@@ -10,10 +10,8 @@
 // The instruction sets come before what is compiled for each.
 #include <hwy/foreach_target.h>
 // Highway's macros want to come first.
-#include <hwy/contrib/math/math-inl.h>
-
+#include "offgraph/kernels/activation-inl.h"
 #include "offgraph/kernels/dtype-inl.h"
-#include "offgraph/kernels/math-inl.h"
 #include "offgraph/kernels/rows_job.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -88,33 +86,6 @@ void RotateHead(const float* x, const float* cos, const float* sin, int64_t dim,
   });
 }
 
-HWY_INLINE F32V ErfOf(F32V x) {
-  alignas(64) float lanes[kLanes];
-  hn::Store(x, F32(), lanes);
-  for (float& lane : lanes) lane = std::erf(lane);
-  return hn::Load(F32(), lanes);
-}
-
-template <Activation kActivation>
-HWY_INLINE F32V ActivationOf(F32V x) {
-  const F32 d;
-  const F32V half = hn::Set(d, 0.5F);
-  const F32V one = hn::Set(d, 1.0F);
-  if constexpr (kActivation == Activation::kCopy) return x;
-  if constexpr (kActivation == Activation::kNegate) return hn::Neg(x);
-  if constexpr (kActivation == Activation::kSilu) return hn::Mul(x, SigmoidOf(x));
-  if constexpr (kActivation == Activation::kSigmoid) return SigmoidOf(x);
-  if constexpr (kActivation == Activation::kTanh) return hn::Tanh(d, x);
-  if constexpr (kActivation == Activation::kGelu) {
-    return hn::Mul(hn::Mul(half, x), hn::Add(one, ErfOf(hn::Mul(x, hn::Set(d, 0.70710678F)))));
-  }
-  if constexpr (kActivation == Activation::kGeluTanh) {
-    const F32V cube = hn::Mul(hn::Mul(x, x), x);
-    const F32V inner = hn::Mul(hn::Set(d, 0.79788456F), hn::MulAdd(hn::Set(d, 0.044715F), cube, x));
-    return hn::Mul(hn::Mul(half, x), hn::Add(one, hn::Tanh(d, inner)));
-  }
-}
-
 template <Arithmetic kOp>
 HWY_INLINE F32V CombinationOf(F32V a, F32V b) {
   if constexpr (kOp == Arithmetic::kAdd) return hn::Add(a, b);
@@ -124,26 +95,6 @@ HWY_INLINE F32V CombinationOf(F32V a, F32V b) {
 }
 
 // Calls f with the enumerator as a constant.
-template <class F>
-HWY_INLINE void WithActivation(Activation activation, const F& f) {
-  using A = Activation;
-  switch (activation) {
-    case A::kCopy:
-      return f(std::integral_constant<A, A::kCopy>());
-    case A::kNegate:
-      return f(std::integral_constant<A, A::kNegate>());
-    case A::kSilu:
-      return f(std::integral_constant<A, A::kSilu>());
-    case A::kGelu:
-      return f(std::integral_constant<A, A::kGelu>());
-    case A::kGeluTanh:
-      return f(std::integral_constant<A, A::kGeluTanh>());
-    case A::kSigmoid:
-      return f(std::integral_constant<A, A::kSigmoid>());
-    case A::kTanh:
-      return f(std::integral_constant<A, A::kTanh>());
-  }
-}
 template <class F>
 HWY_INLINE void WithArithmetic(Arithmetic op, const F& f) {
   using A = Arithmetic;

@@ -161,6 +161,7 @@ class Loader {
   void ComputeConstants(bool lay_out) {
     Frame frame(graph_, *impl_.interpreter);
     frame.weights = &impl_.weights;
+    frame.fp32_results = impl_.fp32_results;
     for (uint32_t i = 0; i < impl_.constants.size(); ++i) frame.Set(Tid{i}, impl_.constants[i]);
     if (graph_.fold_chain) {
       impl_.interpreter->Run(*graph_.fold_chain, frame);

@@ -93,8 +93,12 @@ bytes::RegionLookup QuantizedLookup(std::array<TableMatrix, 3> table, int bits, 
 // Whether the function of the layer has weights of its own, laid out anew: where `fast` allows it and a kernel exists.
 bool IsLaidOutAnew(const LinearWeights& linear);
 // REQUIRES: IsLaidOutAnew(linear). The arrays of `linear` are not read again.
-std::shared_ptr<const kernels::PackedWeights> LayOut(const LinearWeights& linear, kernels::WeightArena& arena);
+std::shared_ptr<const kernels::PackedWeights> LayOut(const LinearWeights& linear, kernels::WeightArena& arena,
+                                                     kernels::PartOrder order = kernels::PartOrder::kSequence);
 bytes::RegionLinear PackedLinear(std::shared_ptr<const kernels::PackedWeights> packed, kernels::DType round);
+// Of a gate and an up projection, their blocks in turn; results are not rounded.
+bytes::RegionLinear PackedGatedLinear(std::shared_ptr<const kernels::PackedWeights> packed,
+                                      kernels::Activation activation);
 // Weights as they lie, and fp32 accumulation.
 bytes::RegionLinear ExactLinear(const LinearWeights& linear);
 

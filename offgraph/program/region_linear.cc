@@ -75,13 +75,14 @@ bool IsLaidOutAnew(const LinearWeights& linear) {
   return linear.fast && ColumnsOf(linear) % 64 == 0;
 }
 
-std::shared_ptr<const kernels::PackedWeights> LayOut(const LinearWeights& linear, kernels::WeightArena& arena) {
+std::shared_ptr<const kernels::PackedWeights> LayOut(const LinearWeights& linear, kernels::WeightArena& arena,
+                                                     kernels::PartOrder order) {
   std::vector<kernels::QuantizedRows> parts;
   for (size_t n = 0; n < linear.weights.size(); ++n) {
     parts.push_back({QuantizedOf(linear, n), linear.weights[n].shape(0)});
   }
-  return std::make_shared<const kernels::PackedWeights>(parts, ColumnsOf(linear), kernels::ThreadPool::Default(),
-                                                        arena);
+  return std::make_shared<const kernels::PackedWeights>(parts, ColumnsOf(linear), kernels::ThreadPool::Default(), arena,
+                                                        order);
 }
 
 bytes::RegionLinear PackedLinear(std::shared_ptr<const kernels::PackedWeights> packed, kernels::DType round) {
@@ -90,6 +91,14 @@ bytes::RegionLinear PackedLinear(std::shared_ptr<const kernels::PackedWeights> p
         kernels::PackedLinear(rows, InputOf(x), *packed, OutputOf(y), {}, threads);
         RoundTo(round, rows, y, threads);
       };
+}
+
+bytes::RegionLinear PackedGatedLinear(std::shared_ptr<const kernels::PackedWeights> packed,
+                                      kernels::Activation activation) {
+  return [packed = std::move(packed), activation](int64_t rows, const Block& x, const Block& y,
+                                                  kernels::ThreadPool& threads) {
+    kernels::PackedGatedLinear(rows, InputOf(x), *packed, activation, OutputOf(y), threads);
+  };
 }
 
 }  // namespace offgraph::program

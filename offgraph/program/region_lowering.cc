@@ -21,16 +21,6 @@ std::vector<float> FloatsOf(const mx::array& array) {
   return {floats.data<float>(), floats.data<float>() + floats.size()};
 }
 
-Activation ActivationByName(std::string_view name) {
-  if (name == "silu" || name == "SiluNode") return Activation::kSilu;
-  if (name == "gelu") return Activation::kGelu;
-  if (name == "gelu_tanh") return Activation::kGeluTanh;
-  if (name == "SigmoidNode") return Activation::kSigmoid;
-  if (name == "TanhNode") return Activation::kTanh;
-  if (name == "NegNode") return Activation::kNegate;
-  throw NotLowered{"the activation is not known"};
-}
-
 bool SameShape(const LoweredValue& a, const LoweredValue& b) {
   return a.layout == b.layout && a.at.heads == b.at.heads && a.at.dim == b.at.dim;
 }
@@ -42,6 +32,16 @@ Arithmetic ArithmeticOf(std::string_view op) {
 }
 
 }  // namespace
+
+Activation ActivationByName(std::string_view name) {
+  if (name == "silu" || name == "SiluNode") return Activation::kSilu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "gelu_tanh") return Activation::kGeluTanh;
+  if (name == "SigmoidNode") return Activation::kSigmoid;
+  if (name == "TanhNode") return Activation::kTanh;
+  if (name == "NegNode") return Activation::kNegate;
+  throw NotLowered{"the activation is not known"};
+}
 
 const std::array<Lowering::Row, 23> Lowering::kRows = {{
     {"AddNode", &Lowering::Binary},
@@ -70,6 +70,7 @@ const std::array<Lowering::Row, 23> Lowering::kRows = {{
 }};
 
 void Lowering::Lower(const Instruction& instruction) {
+  if (done_.contains(&instruction)) return;
   if (instruction.op == "TransposeNode") return Transpose(instruction);
   if (instruction.op == "UpdateAndAttendNode") return Attend(instruction);
   for (const Row& row : kRows) {

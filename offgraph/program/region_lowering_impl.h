@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "offgraph/program/region.h"
@@ -39,6 +40,9 @@ inline kernels::DType RoundOf(mlx::core::Dtype type) {
   return bytes::ToKernelType(type);
 }
 
+// Of an op, or of what a GatedActivation names; refuses others.
+kernels::Activation ActivationByName(std::string_view name);
+
 // Lowers the instructions of one region, in order, for a step of some number of tokens. Throws NotLowered.
 class Lowering {
  public:
@@ -46,8 +50,7 @@ class Lowering {
 
   // Takes the layers of `body` that are laid out already.
   void Take(const Chain& body) {
-    const auto is_quantized = [](const Instruction& i) { return i.op == "QuantizedLinears"; };
-    fp32_results_ = frame_.fp32_results && std::any_of(body.begin(), body.end(), is_quantized);
+    Begin(body);
     if (frame_.packed == nullptr) return;
     for (const Instruction& instruction : body) packed_.layers.insert(frame_.packed->layers.extract(&instruction));
   }
@@ -118,6 +121,8 @@ class Lowering {
   bytes::RegionValue AngleTable(Tid tid, int64_t dim);
   LinearWeights WeightsOf(const Instruction& i, std::optional<int64_t> dim) const;
   void LayOutLayer(const Instruction& i, const LinearWeights& linear);
+  void Begin(const Chain& body);
+  const Instruction* GateOf(const Instruction& i, const LinearWeights& linear) const;
   TableMatrix TableOf(Tid constant) const;
   void Evict(const Instruction& i);
   void EvictNeighbours() const;
@@ -135,6 +140,9 @@ class Lowering {
   bytes::RegionBuilder builder_;
   kernels::WeightArena arena_;  // of all layers
   PackedLayers packed_;
+  // Gated activations that alone read the two results of a layer, by the layer.
+  std::unordered_map<const Instruction*, const Instruction*> gates_;
+  std::unordered_set<const Instruction*> done_;  // lowered together with an earlier instruction
   std::vector<const WeightBytes*> evicted_;
   std::unordered_map<uint32_t, LoweredValue> values_;
   std::unordered_map<uint32_t, bytes::RegionValue> angle_tables_;

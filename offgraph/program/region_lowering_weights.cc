@@ -109,6 +109,13 @@ void Lowering::Linears(const Instruction& i) {
   int64_t width = 0;
   for (const mx::array& w : linear.weights) width += w.shape(0);
   if (IsLaidOutAnew(linear)) LayOutLayer(i, linear);
+  if (const Instruction* gate = GateOf(i, linear); gate != nullptr) {
+    const Activation activation = ActivationByName(TextOf(*gate, "activation"));
+    Out(*gate,
+        {builder_.Linear(input, width / 2, PackedGatedLinear(packed_.layers[&i], activation)), Layout::kRows, type});
+    done_.insert(gate);
+    return;
+  }
   const RegionValue all = builder_.Linear(
       input, width, IsLaidOutAnew(linear) ? PackedLinear(packed_.layers[&i], linear.round) : ExactLinear(linear));
   const std::vector<Tid> outs = TidsOf(i, "outs");
@@ -142,13 +149,47 @@ void Lowering::Evict(const Instruction& i) {
   }
 }
 
+// What is to be known of a body before its layers are laid out.
+void Lowering::Begin(const Chain& body) {
+  const auto is_quantized = [](const Instruction& i) { return i.op == "QuantizedLinears"; };
+  fp32_results_ = frame_.fp32_results && std::any_of(body.begin(), body.end(), is_quantized);
+  const DefUse uses(graph_, body);
+  for (size_t reader = 0; reader < body.size(); ++reader) {
+    if (body[reader].op != "GatedActivation") continue;
+    const std::optional<size_t> gate = uses.SoleProducer(*TidOf(body[reader], "gate"), reader);
+    const std::optional<size_t> up = uses.SoleProducer(*TidOf(body[reader], "up"), reader);
+    if (!gate || gate != up || !is_quantized(body[*gate])) continue;
+    if (TidsOf(body[*gate], "outs").size() == 2) gates_[&body[*gate]] = &body[reader];
+  }
+}
+
+// The gated activation that is computed together with the layer, or null.
+const Instruction* Lowering::GateOf(const Instruction& i, const LinearWeights& linear) const {
+  constexpr int64_t kRowsInTurn = 16;  // see kernels::PartOrder
+  const auto found = gates_.find(&i);
+  if (found == gates_.end() || !fp32_results_ || !IsLaidOutAnew(linear)) return nullptr;
+  const int64_t rows = linear.weights[0].shape(0);
+  return rows == linear.weights[1].shape(0) && rows % kRowsInTurn == 0 ? found->second : nullptr;
+}
+
 void Lowering::LayOutLayer(const Instruction& i, const LinearWeights& linear) {
   std::shared_ptr<const kernels::PackedWeights>& packed = packed_.layers[&i];
-  if (packed == nullptr) packed = program::LayOut(linear, arena_);
+  if (packed == nullptr) {
+    const Instruction* gate = GateOf(i, linear);
+    LinearWeights parts = linear;
+    if (gate != nullptr && TidOf(*gate, "gate") != TidsOf(i, "outs")[0]) {
+      for (std::vector<mx::array>* list : {&parts.weights, &parts.scales, &parts.biases}) {
+        std::reverse(list->begin(), list->end());
+      }
+    }
+    const auto order = gate != nullptr ? kernels::PartOrder::kBlocksInTurn : kernels::PartOrder::kSequence;
+    packed = program::LayOut(parts, arena_, order);
+  }
   Evict(i);
 }
 
 PackedLayers Lowering::LayOut(const Chain& body) {
+  Begin(body);
   for (const Instruction& i : body) {
     if (i.op != "QuantizedLinears") continue;
     try {
