@@ -33,28 +33,49 @@ constexpr int64_t kMinTileRows = 32;
 
 // How a step is cut into tiles of rows. Several tiles are computed side by side, each by one thread; a single one by
 // all threads together. Stages work row by row, so that the cut changes no bit.
-struct Tiling {
-  int64_t rows = 0;
-  int64_t count = 1;
-  int64_t slots = 1;  // tiles under way at a time
-
-  Tiling(int64_t tokens, int64_t threads) : rows(tokens) {
+//
+// The last tiles are half as long, so that threads end together although cores differ in speed.
+class Tiling {
+ public:
+  Tiling(int64_t tokens, int64_t threads) : tokens_(tokens), rows_(tokens), short_rows_(tokens) {
     if (tokens < kMinTileRows * threads) return;
-    const int64_t rounds = (tokens + kMaxTileRows * threads - 1) / (kMaxTileRows * threads);
-    constexpr int64_t kBatch = 16;  // rows that kernels compute together
-    rows = (tokens + rounds * threads - 1) / (rounds * threads);
-    rows = (rows + kBatch - 1) / kBatch * kBatch;
-    count = (tokens + rows - 1) / rows;
-    slots = std::min(count, threads);
+    const int64_t rounds = CeilDiv(tokens, kMaxTileRows * threads);
+    rows_ = RoundUp(CeilDiv(tokens, rounds * threads));
+    short_rows_ = std::max(RoundUp(rows_ / 2), std::min(rows_, kMinTileRows));
+    whole_ = CeilDiv(tokens, rows_) - threads / 2;
+    count_ = whole_ + CeilDiv(tokens - whole_ * rows_, short_rows_);
+    slots_ = std::min(count_, threads);
   }
+
+  int64_t count() const { return count_; }
+  int64_t slots() const { return slots_; }  // tiles under way at a time
+  int64_t most_rows() const { return rows_; }
+  int64_t first(int64_t tile) const {
+    return std::min(tile, whole_) * rows_ + std::max<int64_t>(tile - whole_, 0) * short_rows_;
+  }
+  int64_t rows(int64_t tile) const { return std::min(tile < whole_ ? rows_ : short_rows_, tokens_ - first(tile)); }
+
+ private:
+  static int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+  static int64_t RoundUp(int64_t rows) {
+    constexpr int64_t kBatch = 16;  // rows that kernels compute together
+    return CeilDiv(rows, kBatch) * kBatch;
+  }
+
+  int64_t tokens_;
+  int64_t rows_;        // of a tile
+  int64_t short_rows_;  // of the last tiles
+  int64_t whole_ = 0;   // tiles that are not short
+  int64_t count_ = 1;
+  int64_t slots_ = 1;
 };
 
 // Runs the stages of a region.
 class Runner {
  public:
   Runner(const Region::Impl& impl, const Tiling& tiling, RegionRun whole, bool last_row_only)
-      : impl_(impl), tiling_(tiling), whole_(whole), last_row_only_(last_row_only), taken_(tiling.slots) {
-    whole_.tile_rows = tiling.rows;
+      : impl_(impl), tiling_(tiling), whole_(whole), last_row_only_(last_row_only), taken_(tiling.slots()) {
+    whole_.tile_rows = tiling.most_rows();
   }
 
   void Run() {
@@ -62,14 +83,14 @@ class Runner {
       const RegionSegment& segment = impl_.segments[i];
       if (last_row_only_ && i >= impl_.tail) {
         RunStages(segment, whole_.tokens - 1, 1, 0, whole_.tile);
-      } else if (segment.needs_all_rows || tiling_.count == 1) {
+      } else if (segment.needs_all_rows || tiling_.count() == 1) {
         RunStages(segment, 0, whole_.tokens, 0, whole_.tile);
       } else {
-        whole_.threads->ParallelFor(static_cast<size_t>(tiling_.count), 1, [&](size_t begin, size_t end) {
+        whole_.threads->ParallelFor(static_cast<size_t>(tiling_.count()), 1, [&](size_t begin, size_t end) {
           for (auto tile = static_cast<int64_t>(begin); tile < static_cast<int64_t>(end); ++tile) {
-            const int64_t first = tile * tiling_.rows;
+            const int64_t first = tiling_.first(tile);
             const Slot slot(&taken_);
-            RunStages(segment, first, std::min(tiling_.rows, whole_.tokens - first), first, SlotMemory(slot.index()));
+            RunStages(segment, first, tiling_.rows(tile), first, SlotMemory(slot.index()));
           }
         });
       }
@@ -95,7 +116,7 @@ class Runner {
   };
 
   float* SlotMemory(size_t slot) const {
-    return whole_.tile + static_cast<int64_t>(slot) * impl_.tile_width * tiling_.rows;
+    return whole_.tile + static_cast<int64_t>(slot) * impl_.tile_width * tiling_.most_rows();
   }
 
   void RunStages(const RegionSegment& segment, int64_t first_row, int64_t rows, int64_t output_row, float* tile) const {
@@ -173,7 +194,7 @@ class RegionPrimitive : public mx::Primitive {
     int64_t floats = 0;
     int64_t tile_floats = 0;
     if (__builtin_mul_overflow(region_->impl_->arena_width, tokens_, &floats) ||
-        __builtin_mul_overflow(region_->impl_->tile_width, tiling.slots * tiling.rows, &tile_floats) ||
+        __builtin_mul_overflow(region_->impl_->tile_width, tiling.slots() * tiling.most_rows(), &tile_floats) ||
         __builtin_add_overflow(floats, tile_floats, &floats) || floats > INT32_MAX) {
       throw Error(ErrorCode::kOutOfRange, "a step of " + std::to_string(tokens_) + " tokens needs more than " +
                                               std::to_string(INT32_MAX) + " intermediate values; split it");
