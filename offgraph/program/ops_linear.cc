@@ -111,7 +111,12 @@ std::optional<mx::array> MatrixIndices(Frame& frame, const std::optional<Tid>& i
   if (!indices) return std::nullopt;
   int64_t batches = 1;
   for (size_t d = 0; d + 2 < x.ndim(); ++d) batches *= x.shape(static_cast<int>(d));
-  return mx::astype(CheckedIndices(frame.Get(*indices), ToInt32(batches, "number of matrices")), mx::uint32);
+  mx::array picked = CheckedIndices(frame.Get(*indices), ToInt32(batches, "number of matrices"));
+  // The products take unsigned ones: those that count from the end are turned into others.
+  if (mx::issubdtype(picked.dtype(), mx::signedinteger)) {
+    picked = mx::remainder(mx::astype(picked, mx::int64), mx::array(batches, mx::int64));
+  }
+  return mx::astype(picked, mx::uint32);
 }
 
 // Whether the indices are sorted, which is a promise of the exporter: known at load, or computed.
