@@ -23,13 +23,6 @@ using namespace offgraph;
 
 constexpr double kSeconds = 5;
 
-// Copies what fits; 0 bytes where it does not.
-size_t Copy(const std::vector<uint8_t>& bytes, uint8_t* to, size_t max_size) {
-  if (bytes.size() > max_size) return 0;
-  std::memcpy(to, bytes.data(), bytes.size());
-  return bytes.size();
-}
-
 // Reads the ends of every span that the container hands out.
 void Touch(std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
@@ -45,7 +38,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   std::optional<fuzz::PteFile> file = fuzz::OneIn(8, random) ? std::nullopt : fuzz::ReadPte({data, size});
   if (!file) return LLVMFuzzerMutate(data, size, max_size);
   fuzz::MutatePte(&*file, random);
-  const size_t written = Copy(fuzz::WritePte(*file), data, max_size);
+  const size_t written = fuzz::WritePte(*file, data, max_size);
   return written > 0 ? written : LLVMFuzzerMutate(data, size, max_size);
 }
 
@@ -56,7 +49,7 @@ extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t* data1, size_t size1, 
   const std::optional<fuzz::PteFile> other = fuzz::ReadPte({data2, size2});
   if (!file || !other) return 0;
   fuzz::SplicePte(&*file, *other, random);
-  return Copy(fuzz::WritePte(*file), out, max_size);
+  return fuzz::WritePte(*file, out, max_size);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -71,12 +71,6 @@ void Use(const std::string& path, bool optimize) {
   (void)session.Logits(control);
 }
 
-size_t Copy(const std::vector<uint8_t>& bytes, uint8_t* to, size_t max_size) {
-  if (bytes.size() > max_size) return 0;
-  std::memcpy(to, bytes.data(), bytes.size());
-  return bytes.size();
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
@@ -93,7 +87,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   } else {
     fuzz::MutatePayloadOf(&*file, random);
   }
-  const size_t written = Copy(fuzz::WritePte(*file), data, max_size);
+  const size_t written = fuzz::WritePte(*file, data, max_size);
   return written > 0 ? written : LLVMFuzzerMutate(data, size, max_size);
 }
 

@@ -110,4 +110,11 @@ void SplicePte(PteFile* file, const PteFile& other, Random& random) {
   Codec().Splice(&file->program, other.program, random);
 }
 
+size_t WritePte(const PteFile& file, uint8_t* to, size_t max_size) {
+  const std::vector<uint8_t> bytes = WritePte(file);
+  if (bytes.size() > max_size) return 0;
+  std::memcpy(to, bytes.data(), bytes.size());
+  return bytes.size();
+}
+
 }  // namespace offgraph::fuzz

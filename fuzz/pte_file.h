@@ -21,6 +21,8 @@ struct PteFile {
 
 std::optional<PteFile> ReadPte(std::span<const uint8_t> bytes);
 std::vector<uint8_t> WritePte(const PteFile& file);
+// To memory of `max_size` bytes; returns how many were written, 0 where they do not fit.
+size_t WritePte(const PteFile& file, uint8_t* to, size_t max_size);
 
 // Changes a few tables and fields of the program (segments, offsets, indices of delegates and values), now and then
 // a number of the header.

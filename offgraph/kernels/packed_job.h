@@ -10,9 +10,8 @@
 
 namespace offgraph::kernels {
 
-inline constexpr int64_t kPackedBlock = 16;  // rows of weights in a block
-inline constexpr int64_t kPackedTile = 32;   // columns in a tile
-inline constexpr int64_t kPackedUnit = 64;   // activations that share a scale
+inline constexpr int64_t kPackedTile = 32;  // columns in a tile
+inline constexpr int64_t kPackedUnit = 64;  // activations that share a scale
 // Bytes ahead of its use that weights are asked for. The processor's own prefetcher stops at the end of each page, and
 // starts anew in each layer.
 inline constexpr int64_t kPackedAhead = 4096;

@@ -44,10 +44,12 @@ struct QuantizedRows {
   int64_t rows = 0;
 };
 
+inline constexpr int64_t kPackedBlock = 16;  // rows of weights in a block
+
 // How the rows of several parts follow each other in one matrix.
 enum class PartOrder : uint8_t {
   kSequence,      // all of a part, then all of the next
-  kBlocksInTurn,  // 16 rows of each part in turn; all have as many rows, a multiple of 16
+  kBlocksInTurn,  // a block of each part in turn; all have as many rows, a multiple of kPackedBlock
 };
 
 class PackedWeights {

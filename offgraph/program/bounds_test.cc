@@ -15,13 +15,10 @@ namespace offgraph::program {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::Load;
 using testing::MakeTensor;
 using testing::PayloadBuilder;
 namespace fbs = mlx_delegate;
-
-std::shared_ptr<const Program> Load(PayloadBuilder& builder) {
-  return Program::Load(builder.Finish(), testing::Weights({{"w0", {1, 2}}}), "test");
-}
 
 void Scan(PayloadBuilder& builder, size_t chain, uint32_t original, uint32_t slice, uint32_t body) {
   const std::vector<fbs::Tid> originals = {fbs::Tid(original)}, sliced = {fbs::Tid(slice)}, none;

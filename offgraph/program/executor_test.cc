@@ -20,13 +20,10 @@ using testing::Counts;
 using ::testing::ElementsAre;
 using testing::Floats;
 using ::testing::HasSubstr;
+using testing::Load;
 using testing::MakeTensor;
 using testing::PayloadBuilder;
 namespace fbs = mlx_delegate;
-
-std::shared_ptr<const Program> Load(PayloadBuilder& builder) {
-  return Program::Load(builder.Finish(), testing::Weights({{"w0", {1, 2}}}), "test");
-}
 
 std::vector<float> ToFloats(const Argument& argument) {
   const auto& tensor = std::get<HostTensor>(argument);

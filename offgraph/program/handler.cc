@@ -240,6 +240,16 @@ std::vector<int64_t> HostIntegers(const mx::array& array) {
   }
 }
 
+void RequireFit(const mx::array& w, const mx::array& scales, const mx::array* biases) {
+  bool fits = w.ndim() == scales.ndim() && (biases == nullptr || biases->shape() == scales.shape());
+  for (size_t d = 0; fits && d + 1 < w.ndim(); ++d) fits = w.shape()[d] == scales.shape()[d];
+  if (fits) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "a quantized weight of shape " + ShapeText(w.shape()) + " with scales of shape " +
+                  ShapeText(scales.shape()) +
+                  (biases != nullptr ? " and biases of shape " + ShapeText(biases->shape()) : std::string()));
+}
+
 mx::array CheckedIndices(const mx::array& indices, int size) {
   if (!mx::issubdtype(indices.dtype(), mx::integer)) {
     throw Error(ErrorCode::kInvalidArgument, "indices must be integers, and are " + Name(FromMlx(indices.dtype())));

@@ -128,6 +128,9 @@ int ClampToAxis(int64_t bound, int size);
 // Error(kInvalidArgument).
 mlx::core::array NumberAs(const Value& number, mlx::core::Dtype type);
 
+// Refuses parts of a quantized weight that do not fit each other. MLX checks their last axis, and trusts the others.
+void RequireFit(const mlx::core::array& w, const mlx::core::array& scales, const mlx::core::array* biases);
+
 // Indices into an axis of `size`, negative ones from the end, that MLX may follow without leaving the tensor: it does
 // not check them itself. Where their values are known (a program's input, a constant) one that is out of range throws
 // Error(kInvalidArgument); where they are computed in the step it counts as the nearest that is in range.

@@ -72,16 +72,8 @@ Action QuantizedEmbedding(const Operands& operands) {
   return [index = operands.Tensor("index"), w = operands.Tensor("w"), scales = operands.Tensor("scales"),
           biases = operands.Tensor("biases"), out = operands.Tensor("out"), group_size = operands.Int("group_size"),
           bits = operands.Int("bits"), type = operands.OptionalType("dtype")](Frame& frame) {
-    const int table_rows = frame.Get(w).shape(0);
-    for (const Tid part : {scales, biases}) {
-      const mx::array& factors = frame.Get(part);
-      if (factors.ndim() == 0 || factors.shape(0) != table_rows) {
-        throw Error(ErrorCode::kInvalidArgument, "a table of " + std::to_string(table_rows) +
-                                                     " rows has scales or biases of shape " +
-                                                     ShapeText(factors.shape()));
-      }
-    }
-    const mx::array rows = CheckedIndices(frame.Get(index), table_rows);
+    RequireFit(frame.Get(w), frame.Get(scales), &frame.Get(biases));
+    const mx::array rows = CheckedIndices(frame.Get(index), frame.Get(w).shape(0));
     const auto take = [&](Tid table) { return mx::take(frame.Get(table), rows, 0); };
     frame.Set(out, mx::dequantize(take(w), take(scales), take(biases), group_size, bits, "affine", std::nullopt, type));
   };

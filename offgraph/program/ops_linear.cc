@@ -37,17 +37,6 @@ struct Quantization {
   std::string mode;
 };
 
-// MLX checks the last axis of a quantized weight's parts against each other, and trusts the others.
-void RequireFit(const mx::array& w, const mx::array& scales, const mx::array* biases) {
-  bool fits = w.ndim() == scales.ndim() && (biases == nullptr || biases->shape() == scales.shape());
-  for (size_t d = 0; fits && d + 1 < w.ndim(); ++d) fits = w.shape()[d] == scales.shape()[d];
-  if (fits) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              "a quantized weight of shape " + ShapeText(w.shape()) + " with scales of shape " +
-                  ShapeText(scales.shape()) +
-                  (biases != nullptr ? " and biases of shape " + ShapeText(biases->shape()) : std::string()));
-}
-
 // The modes of MLX, each with its groups and its bits; zeros fill the lists.
 struct QuantizationMode {
   std::string_view name;

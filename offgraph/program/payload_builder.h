@@ -140,4 +140,9 @@ inline WeightSource Weights(std::map<std::string, std::vector<float>, std::less<
   };
 }
 
+// The program of a payload whose only weight is w0.
+inline std::shared_ptr<const Program> Load(PayloadBuilder& builder) {
+  return Program::Load(builder.Finish(), Weights({{"w0", {1, 2}}}), "test");
+}
+
 }  // namespace offgraph::program::testing

@@ -165,11 +165,10 @@ void Lowering::Begin(const Chain& body) {
 
 // The gated activation that is computed together with the layer, or null.
 const Instruction* Lowering::GateOf(const Instruction& i, const LinearWeights& linear) const {
-  constexpr int64_t kRowsInTurn = 16;  // see kernels::PartOrder
   const auto found = gates_.find(&i);
   if (found == gates_.end() || !fp32_results_ || !IsLaidOutAnew(linear)) return nullptr;
   const int64_t rows = linear.weights[0].shape(0);
-  return rows == linear.weights[1].shape(0) && rows % kRowsInTurn == 0 ? found->second : nullptr;
+  return rows == linear.weights[1].shape(0) && rows % kernels::kPackedBlock == 0 ? found->second : nullptr;
 }
 
 void Lowering::LayOutLayer(const Instruction& i, const LinearWeights& linear) {
