@@ -241,7 +241,7 @@ std::vector<int64_t> HostIntegers(const mx::array& array) {
 }
 
 void RequireFit(const mx::array& w, const mx::array& scales, const mx::array* biases) {
-  bool fits = w.ndim() == scales.ndim() && (biases == nullptr || biases->shape() == scales.shape());
+  bool fits = w.ndim() >= 2 && w.ndim() == scales.ndim() && (biases == nullptr || biases->shape() == scales.shape());
   for (size_t d = 0; fits && d + 1 < w.ndim(); ++d) fits = w.shape()[d] == scales.shape()[d];
   if (fits) return;
   throw Error(ErrorCode::kInvalidArgument,

@@ -128,7 +128,8 @@ int ClampToAxis(int64_t bound, int size);
 // Error(kInvalidArgument).
 mlx::core::array NumberAs(const Value& number, mlx::core::Dtype type);
 
-// Refuses parts of a quantized weight that do not fit each other. MLX checks their last axis, and trusts the others.
+// Refuses a quantized weight that is no matrix, or whose parts do not fit each other. MLX checks their last axis, and
+// trusts the others.
 void RequireFit(const mlx::core::array& w, const mlx::core::array& scales, const mlx::core::array* biases);
 
 // Indices into an axis of `size`, negative ones from the end, that MLX may follow without leaving the tensor: it does
