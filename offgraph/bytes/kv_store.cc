@@ -201,6 +201,7 @@ AttendJob KvStore::Impl::JobFor(int64_t layer, const LayerGeometry& geometry, co
   job.options.n_heads = geometry.n_heads;
   job.options.scale = options.scale;
   job.options.soft_cap = options.soft_cap;
+  job.options.round_to_bf16 = options.round_to_bf16;
   job.options.window = job.plan->window;
   job.options.sinks = job.plan->sinks;
   return job;
@@ -319,9 +320,7 @@ std::variant<mx::array, AttendSpec> KvStore::Attend(int64_t layer, const mx::arr
   return SpecOf(plan, pools.UpdateArrays(plan, k, v), options);
 }
 
-LayerAttend KvStore::Prepare(int64_t layer, const LayerGeometry& geometry, float scale) {
-  AttendOptions options;
-  options.scale = scale;
+LayerAttend KvStore::Prepare(int64_t layer, const LayerGeometry& geometry, const AttendOptions& options) {
   return [job = impl_->JobFor(layer, geometry, options)](
              const kernels::HeadsView& q, const kernels::HeadsView& k, const kernels::HeadsView& v,
              const kernels::MutableHeadsView& out) { job.Run(q, k, v, out, {}); };

@@ -54,6 +54,7 @@ struct AttendOptions {
   float soft_cap = 0.0F;                      // 0: none
   std::optional<mlx::core::array> mask;       // explicit mask [1 or n_heads, T, keys read], bool or additive
   std::optional<mlx::core::Dtype> out_dtype;  // absent: q's type
+  bool round_to_bf16 = false;                 // see kernels::AttentionOptions
 };
 
 // The sizes of a layer's attention, fixed at its first step. `k_type` and `v_type` are those in which the program
@@ -119,8 +120,8 @@ class KvStore {
   // Whether Prepare is possible, and Attend answers with an array: a CPU device, and a configuration that allows it.
   bool fused() const;
   // Takes the memory of this step's rows of `layer` and returns what stores and attends. Throws as Attend does.
-  // REQUIRES: fused().
-  LayerAttend Prepare(int64_t layer, const LayerGeometry& geometry, float scale);
+  // REQUIRES: fused(), no mask in `options`; out_dtype plays no part.
+  LayerAttend Prepare(int64_t layer, const LayerGeometry& geometry, const AttendOptions& options);
 
   void Rewind(int64_t length, cache::SequenceId sequence = 0);
   // Rewinds to 0. Pools keep their memory for what follows; Release gives it back.

@@ -8,8 +8,8 @@
 
 namespace offgraph::kernels {
 
-// Whether tile registers may be used for products of int8, or of bfloat16. The first call asks Linux for the permission
-// of this process to hold tile data (x86/xstate.rst).
+// Whether tile registers may be used for products of int8, or of bfloat16, to which vectors can be rounded then
+// (AVX512_BF16). The first call asks Linux for the permission of this process to hold tile data (x86/xstate.rst).
 bool AmxInt8Available();
 bool AmxBf16Available();
 

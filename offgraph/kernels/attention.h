@@ -79,6 +79,9 @@ struct AttentionOptions {
   int64_t window = 0;     // > 0: and only where j > i - window, or j < sinks
   int64_t sinks = 0;
   MaskView mask = {};  // applies on top of the above
+  // Queries and the weights of V may be rounded to bf16, where that is faster: what a program that computes in bf16
+  // does.
+  bool round_to_bf16 = false;
 };
 
 // Where StoreRows found a value that the pool's type cannot hold.

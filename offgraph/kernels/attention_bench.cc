@@ -50,7 +50,7 @@ void AttendBenchmark(benchmark::State& state, int64_t depth, int64_t tokens, DTy
   std::vector<float> out(static_cast<size_t>(tokens * kHeads * kDim));
   const RowRun all{.row = 0, .count = keys, .position = 0};
   const AttentionSegment segment{.token_offset = 0, .tokens = tokens, .position = depth, .reads = {&all, 1}};
-  const AttentionOptions options{.n_heads = kHeads, .scale = 0.125F};
+  const AttentionOptions options{.n_heads = kHeads, .scale = 0.125F, .round_to_bf16 = true};
   size_t next = 0;
   for (auto _ : state) {
     Layer& layer = layers[next];
@@ -106,7 +106,7 @@ void Register() {
     DType type;
   } kTypes[] = {{"fp32", DType::kFloat32}, {"fp16", DType::kFloat16}, {"bf16", DType::kBFloat16}};
   for (const auto& [name, type] : kTypes) {
-    for (const int64_t depth : {0, 512, 2048, 4000}) {
+    for (const int64_t depth : {0, 63, 512, 2048, 4000}) {
       add(std::string("decode/") + name + "/depth:" + std::to_string(depth), AttendBenchmark, depth, int64_t{1}, type);
     }
     for (const int64_t tokens : {16, 512, 2048}) {

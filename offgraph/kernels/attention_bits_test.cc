@@ -126,44 +126,47 @@ TEST(AttentionBitsTest, ChunksLayoutsThreadsAndNeighboursChangeNothing) {
   constexpr int64_t kLargestStep = 140;
   std::mt19937 random(2024);
   ForEachTarget([&](const std::string& target) {
-    for (const Shape& shape : Shapes()) {
-      std::vector<Sequence> sequences;
-      for (const int64_t length : {150, 75, 130}) sequences.emplace_back(shape, length, random);
-      const auto member = [&](const Sequence& sequence, Layout layout, int64_t base) {
-        return Member{.sequence = &sequence,
-                      .placement = Placement(layout, shape, sequence.length, kLargestStep, base, random),
-                      .out = Tensor(sequence.length, shape.n_heads, shape.v_dim, shape.out_type)};
-      };
-      // Alone, token by token, flat, on one thread.
-      ThreadPool one(1);
-      std::vector<Member> alone;
-      for (const Sequence& sequence : sequences) {
-        std::vector<Member> single;
-        single.push_back(member(sequence, Layout::kFlat, 0));
-        Pool pool(shape, sequence.length);
-        Drive(shape, pool, single, one, [](const Member&) { return int64_t{1}; });
-        alone.push_back(std::move(single.front()));
-      }
-      for (int trial = 0; trial < 9; ++trial) {
-        const Layout layout = kLayouts[trial % 3];
-        const auto n_threads = static_cast<size_t>(1 + trial / 3);
-        const int64_t longest = std::array<int64_t, 3>{3, 70, kLargestStep}[random() % 3];
-        ThreadPool threads(n_threads);
-        std::vector<Member> together;
-        int64_t rows = 0;
+    for (Shape shape : Shapes()) {
+      for (const bool round : {false, true}) {
+        shape.round_to_bf16 = round;
+        std::vector<Sequence> sequences;
+        for (const int64_t length : {150, 75, 130}) sequences.emplace_back(shape, length, random);
+        const auto member = [&](const Sequence& sequence, Layout layout, int64_t base) {
+          return Member{.sequence = &sequence,
+                        .placement = Placement(layout, shape, sequence.length, kLargestStep, base, random),
+                        .out = Tensor(sequence.length, shape.n_heads, shape.v_dim, shape.out_type)};
+        };
+        // Alone, token by token, flat, on one thread.
+        ThreadPool one(1);
+        std::vector<Member> alone;
         for (const Sequence& sequence : sequences) {
-          together.push_back(member(sequence, layout, rows));
-          rows += (sequence.length + 15) / 16 * 16 + shape.window + kLargestStep;
+          std::vector<Member> single;
+          single.push_back(member(sequence, Layout::kFlat, 0));
+          Pool pool(shape, sequence.length);
+          Drive(shape, pool, single, one, [](const Member&) { return int64_t{1}; });
+          alone.push_back(std::move(single.front()));
         }
-        Pool pool(shape, rows);
-        std::uniform_int_distribution<int64_t> chunk(0, longest);
-        Drive(shape, pool, together, threads, [&](const Member&) { return chunk(random); });
-        for (size_t i = 0; i < together.size(); ++i) {
-          const auto bytes =
-              static_cast<size_t>(sequences[i].length * shape.n_heads * shape.v_dim) * SizeOf(shape.out_type);
-          ASSERT_EQ(std::memcmp(together[i].out.At(0), alone[i].out.At(0), bytes), 0)
-              << target << ", sequence " << i << ", layout " << static_cast<int>(layout) << ", steps up to " << longest
-              << ", " << n_threads << " threads";
+        for (int trial = 0; trial < 9; ++trial) {
+          const Layout layout = kLayouts[trial % 3];
+          const auto n_threads = static_cast<size_t>(1 + trial / 3);
+          const int64_t longest = std::array<int64_t, 3>{3, 70, kLargestStep}[random() % 3];
+          ThreadPool threads(n_threads);
+          std::vector<Member> together;
+          int64_t rows = 0;
+          for (const Sequence& sequence : sequences) {
+            together.push_back(member(sequence, layout, rows));
+            rows += (sequence.length + 15) / 16 * 16 + shape.window + kLargestStep;
+          }
+          Pool pool(shape, rows);
+          std::uniform_int_distribution<int64_t> chunk(0, longest);
+          Drive(shape, pool, together, threads, [&](const Member&) { return chunk(random); });
+          for (size_t i = 0; i < together.size(); ++i) {
+            const auto bytes =
+                static_cast<size_t>(sequences[i].length * shape.n_heads * shape.v_dim) * SizeOf(shape.out_type);
+            ASSERT_EQ(std::memcmp(together[i].out.At(0), alone[i].out.At(0), bytes), 0)
+                << target << ", sequence " << i << ", layout " << static_cast<int>(layout) << ", steps up to "
+                << longest << ", " << n_threads << " threads";
+          }
         }
       }
     }

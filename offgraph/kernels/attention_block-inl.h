@@ -16,7 +16,6 @@
 #define OFFGRAPH_KERNELS_ATTENTION_BLOCK_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
@@ -28,7 +27,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "offgraph/kernels/attention.h"
+#include "offgraph/kernels/attention_task.h"
 #include "offgraph/kernels/dtype-inl.h"
 #include "offgraph/kernels/math-inl.h"
 
@@ -128,20 +127,6 @@ HWY_INLINE Four FoldTo4(Chunk sums) {
   return FoldVector(F32(), sums.v[0]);
 }
 #endif
-
-// Where the rows of a block lie, K or V of one kv head.
-struct KeyRows {
-  const uint8_t* const* rows = nullptr;  // [64]
-  size_t offset = 0;                     // bytes from there to the row
-  size_t ahead = 0;                      // bytes from a row to one that is read soon, if not 0: it is fetched early, so
-  size_t ahead_bytes = 0;                // that memory is never idle; and its size
-
-  HWY_INLINE const void* At(size_t key) const { return rows[key] + offset; }
-  HWY_INLINE void FetchAhead(size_t key) const {
-    const uint8_t* at = rows[key] + offset + ahead;
-    for (size_t i = 0; i < ahead_bytes; i += 64) hwy::Prefetch(at + i);
-  }
-};
 
 // scores[k] = the sum of the 16 partial sums of key k, added in halves, for 4 keys.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
@@ -278,45 +263,62 @@ struct ScoreOptions {
   const float* bias = nullptr;  // [rows, 64], added last
 };
 
+HWY_INLINE ScoreOptions ScoreOptionsOf(const AttentionCall& call, const float* bias) {
+  const bool additive = call.options.mask.type != MaskType::kNone && call.options.mask.type != MaskType::kBool;
+  return {.scale = call.options.scale, .soft_cap = call.options.soft_cap, .bias = additive ? bias : nullptr};
+}
+
 HWY_INLINE hn::Mask<F32> LaneMask(uint64_t set, size_t first) {
   const U32 d;
   const auto lane_bit = hn::Shl(hn::Set(d, 1), hn::Iota(d, 0));
   return hn::RebindMask(F32(), hn::TestBit(hn::Set(d, static_cast<uint32_t>(set >> first)), lane_bit));
 }
 
-// `kAll`: every query sees every key, so that the sets need not be looked at. It changes no bit.
-template <size_t kRows, bool kAll>
-HWY_INLINE void SoftmaxOfRows(float* weights, const uint64_t* visible, const ScoreOptions& options,
-                              SoftmaxState* states) {
+// What scores are before they are scaled, where that is more than a product: scaled, capped and biased in place. The
+// scale that is left.
+template <size_t kRows>
+HWY_INLINE float FinishScores(const ScoreOptions& options, float* scores) {
+  if (HWY_LIKELY(options.scale > 0 && !(options.soft_cap > 0) && options.bias == nullptr)) return options.scale;
   const F32 d;
   const F32V scale = hn::Set(d, options.scale);
+  const F32V cap = hn::Set(d, options.soft_cap);
+  for (size_t i = 0; i < kRows * kBlock; i += kLanes) {
+    F32V score = hn::Mul(hn::LoadU(d, scores + i), scale);
+    if (options.soft_cap > 0) score = hn::Mul(cap, hn::Tanh(d, hn::Div(score, cap)));
+    if (options.bias != nullptr) score = hn::Add(score, hn::LoadU(d, options.bias + i));
+    hn::StoreU(score, d, scores + i);
+  }
+  return 1;
+}
+
+// `kAll`: every query sees every key, so that the sets need not be looked at. It changes no bit.
+template <size_t kRows, bool kAll, class Store>
+HWY_INLINE void SoftmaxOfRows(const float* scores, const uint64_t* visible, float scale, SoftmaxState* states,
+                              const Store& store) {
+  const F32 d;
   // Phase by phase for all queries: the reductions of one hide behind those of the others.
   F32V max[kRows];
   for (size_t r = 0; r < kRows; ++r) {
     max[r] = hn::Set(d, -std::numeric_limits<float>::infinity());
     for (size_t j = 0; j < kBlock; j += kLanes) {
-      float* at = weights + r * kBlock + j;
-      F32V score = hn::Mul(hn::LoadU(d, at), scale);
-      if (HWY_UNLIKELY(options.soft_cap > 0)) {
-        const F32V cap = hn::Set(d, options.soft_cap);
-        score = hn::Mul(cap, hn::Tanh(d, hn::Div(score, cap)));
-      }
-      if (HWY_UNLIKELY(options.bias != nullptr)) score = hn::Add(score, hn::LoadU(d, options.bias + r * kBlock + j));
-      hn::StoreU(score, d, at);
-      const F32V greater = hn::Max(max[r], score);
+      const F32V greater = hn::Max(max[r], hn::LoadU(d, scores + r * kBlock + j));
       max[r] = kAll ? greater : hn::IfThenElse(LaneMask(visible[r], j), greater, max[r]);
     }
   }
-  for (size_t r = 0; r < kRows; ++r) max[r] = hn::MaxOfLanes(d, max[r]);
+  const F32V factor = hn::Set(d, scale);
+  for (size_t r = 0; r < kRows; ++r) max[r] = hn::Mul(hn::MaxOfLanes(d, max[r]), factor);
   F32V sum[kRows];
   for (size_t r = 0; r < kRows; ++r) {
     sum[r] = hn::Zero(d);
-    for (size_t j = 0; j < kBlock; j += kLanes) {
-      float* at = weights + r * kBlock + j;
-      F32V weight = ExpOfNonPositive(hn::Sub(hn::LoadU(d, at), max[r]));
-      if constexpr (!kAll) weight = hn::IfThenElseZero(LaneMask(visible[r], j), weight);
-      hn::StoreU(weight, d, at);
-      sum[r] = hn::Add(sum[r], weight);
+    for (size_t j = 0; j < kBlock; j += 2 * kLanes) {
+      F32V weights[2];
+      for (size_t n = 0; n < 2; ++n) {
+        const size_t key = j + n * kLanes;
+        weights[n] = ExpOfNonPositive(hn::MulSub(hn::LoadU(d, scores + r * kBlock + key), factor, max[r]));
+        if constexpr (!kAll) weights[n] = hn::IfThenElseZero(LaneMask(visible[r], key), weights[n]);
+        sum[r] = hn::Add(sum[r], weights[n]);
+      }
+      store(r, j, weights[0], weights[1]);
     }
   }
   for (size_t r = 0; r < kRows; ++r) {
@@ -325,14 +327,26 @@ HWY_INLINE void SoftmaxOfRows(float* weights, const uint64_t* visible, const Sco
   }
 }
 
-// weights [kRows, 64]: dot products in, exponentials out, 0 for keys that are not in the query's set.
-template <size_t kRows>
-HWY_INLINE void Softmax(float* weights, const uint64_t* visible, const ScoreOptions& options, SoftmaxState* states) {
+// The exponentials of scores [kRows, 64], 0 for keys that are not in the query's set: store(r, j, weights of the keys
+// from j on, weights of those from j + kLanes on). The scores are overwritten.
+template <size_t kRows, class Store>
+HWY_INLINE void Softmax(float* scores, const uint64_t* visible, const ScoreOptions& options, SoftmaxState* states,
+                        const Store& store) {
+  const float scale = FinishScores<kRows>(options, scores);
   if (Intersection<kRows>(visible) == ~uint64_t{0}) {
-    SoftmaxOfRows<kRows, true>(weights, visible, options, states);
+    SoftmaxOfRows<kRows, true>(scores, visible, scale, states, store);
   } else {
-    SoftmaxOfRows<kRows, false>(weights, visible, options, states);
+    SoftmaxOfRows<kRows, false>(scores, visible, scale, states, store);
   }
+}
+
+// The same in the place of the scores.
+template <size_t kRows>
+HWY_INLINE void Softmax(float* scores, const uint64_t* visible, const ScoreOptions& options, SoftmaxState* states) {
+  Softmax<kRows>(scores, visible, options, states, [scores](size_t r, size_t j, F32V lower, F32V upper) HWY_ATTR {
+    hn::StoreU(lower, F32(), scores + r * kBlock + j);
+    hn::StoreU(upper, F32(), scores + r * kBlock + j + kLanes);
+  });
 }
 
 // One pass of AddValues over kVecs vectors of dimensions, from dimension `i`. `kFull`: the row reaches over them all.

@@ -93,6 +93,7 @@ struct AttentionCall {
   std::vector<std::vector<BlockRef>> blocks;  // of each segment, those that some query may see
   std::vector<Task> tasks;
   std::vector<Reduction> reductions;
+  bool tiles = false;        // whether tile registers compute the products
   size_t task_grain = 1;     // tasks that are best done by one thread
   size_t partials = 0;       // results to keep
   float* partial = nullptr;  // [partials, PartialSize()]: a weighted sum [v_padded], maximum, sum of exponentials

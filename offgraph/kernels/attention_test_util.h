@@ -61,6 +61,7 @@ struct Shape {
   int64_t window = 0;
   int64_t sinks = 0;
   float soft_cap = 0;
+  bool round_to_bf16 = false;
 };
 
 inline AttentionOptions OptionsOf(const Shape& shape) {
@@ -69,7 +70,8 @@ inline AttentionOptions OptionsOf(const Shape& shape) {
           .soft_cap = shape.soft_cap,
           .causal = shape.causal,
           .window = shape.window,
-          .sinks = shape.sinks};
+          .sinks = shape.sinks,
+          .round_to_bf16 = shape.round_to_bf16};
 }
 
 // q, k, v of a whole sequence, token-major: [length, heads, dim].
@@ -154,11 +156,13 @@ struct Expected {
 // The bound. With u = 2^-24: a dot product of n terms and its scale err by (n + 2) u sum|q k| scale; the soft cap and
 // the mask add some ulps of the score. A weight's relative error is that of its exponent, the difference to the
 // maximum included, plus 2 ulps of the exponential. The weighted sum over n keys and the normalisation add
-// (2 n + 8 blocks + 8) u. Both the sum and the normaliser carry the weights' error: twice.
+// (2 n + 8 blocks + 8) u. Both the sum and the normaliser carry the weights' error: twice. Where factors may be rounded
+// to bf16, each adds 2^-9 of itself: a query and a key to their product, a weight and a value to theirs.
 inline Expected Reference(const Shape& shape, const Sequence& sequence, Pool& pool, const std::vector<int64_t>& row_of,
                           int64_t query, int64_t head, int64_t keys,
                           const std::vector<double>& bias = std::vector<double>()) {
   constexpr double kRoundOff = 0x1p-24;
+  const double factors = shape.round_to_bf16 ? 2 * 0x1p-9 + 0x1p-18 : 0;
   const double scale = OptionsOf(shape).scale;
   const int64_t kv_head = head / (shape.n_heads / shape.n_kv_heads);
   std::vector<double> scores(static_cast<size_t>(keys), -std::numeric_limits<double>::infinity());
@@ -175,7 +179,7 @@ inline Expected Reference(const Shape& shape, const Sequence& sequence, Pool& po
       magnitude += std::abs(product);
     }
     score *= scale;
-    double error = (static_cast<double>(shape.k_dim) + 2) * kRoundOff * magnitude * scale;
+    double error = ((static_cast<double>(shape.k_dim) + 2) * kRoundOff + factors) * magnitude * scale;
     if (shape.soft_cap > 0) {
       score = shape.soft_cap * std::tanh(score / shape.soft_cap);
       error += 16 * kRoundOff * shape.soft_cap;
@@ -206,7 +210,8 @@ inline Expected Reference(const Shape& shape, const Sequence& sequence, Pool& po
   const double blocks = static_cast<double>(keys) / kAttentionBlock + 1;
   const double weight_error = 2 * exponent_error + 4 * kRoundOff;
   const double sum_error = (2 * static_cast<double>(seen) + 8 * blocks + 8) * kRoundOff;
-  expected.tolerance = (2 * weight_error + sum_error) * greatest_value + HalfUlp(shape.out_type, greatest_value);
+  expected.tolerance =
+      (2 * weight_error + sum_error + factors) * greatest_value + HalfUlp(shape.out_type, greatest_value);
   return expected;
 }
 

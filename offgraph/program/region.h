@@ -27,7 +27,7 @@ namespace offgraph::program {
 // An UpdateAndAttend of a region, in order.
 struct RegionAttendNode {
   int64_t layer = 0;
-  float scale = 1.0F;
+  bytes::AttendOptions options;
   Tid position;
   bytes::LayerGeometry geometry;
 };

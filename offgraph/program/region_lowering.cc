@@ -213,7 +213,8 @@ void Lowering::Attend(const Instruction& i) {
   const mx::Dtype type = declared ? ToMlx(static_cast<ScalarType>(*declared)) : q.type;
   RegionAttendNode node;
   node.layer = *IntOf(i, "layer_id");
-  node.scale = static_cast<float>(*FloatOf(i, "scale"));
+  node.options.scale = static_cast<float>(*FloatOf(i, "scale"));
+  node.options.round_to_bf16 = fast_ && q.type == mx::bfloat16 && k.type == mx::bfloat16 && v.type == mx::bfloat16;
   node.position = *TidOf(i, "position");
   node.geometry = {q.at.heads, k.at.heads, k.at.dim, v.at.dim, k.type, v.type};
   if (q.at.dim != k.at.dim || v.at.heads != k.at.heads) throw NotLowered{"q, k and v do not fit each other"};

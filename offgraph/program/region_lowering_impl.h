@@ -137,6 +137,7 @@ class Lowering {
   const Frame& frame_;
   int64_t tokens_;
   bool fp32_results_ = false;
+  bool fast_ = false;  // layers round their activations, so attention may round too
   bytes::RegionBuilder builder_;
   kernels::WeightArena arena_;  // of all layers
   PackedLayers packed_;

@@ -121,5 +121,68 @@ TEST(RegionLoweringTest, AGateIsComputedApartWhereActivationsAreNotRounded) {
   EXPECT_EQ(Compute(48, false, false, false).gated, Compute(48, false, true, false).gated);
 }
 
+// Whether attention over a layer's result may round what it multiplies, in a program of `type`.
+bool AttentionRounds(mx::Dtype type, bool fast) {
+  constexpr int64_t kHeads = 2;
+  std::vector<mx::array> constants = {
+      mx::random::normal({kVocab, kDim}, type, 0.0F, 1.0F, mx::random::key(1)),
+  };
+  const mx::array w = mx::random::normal({kDim, kDim}, type, 0.0F, 1.0F, mx::random::key(2));
+  for (const mx::array& part : mx::quantize(w, 32, 4)) constants.push_back(part);
+  mx::eval(constants);
+  Graph graph;
+  graph.n_constants = static_cast<uint32_t>(constants.size());
+  graph.n_inputs = 2;
+  const Tid ids{graph.first_input()};
+  const Tid position{graph.first_input() + 1};
+  graph.inputs = {{SlotKind::kTensor, ids.index}, {SlotKind::kTensor, position.index}};
+  graph.chains.resize(2);
+  Chain& body = graph.chains[1];
+  const auto add = [&](const char* op, std::initializer_list<Field> fields) {
+    const Tid result = NewTemp(graph);
+    body.push_back(MakeInstruction(op, fields));
+    body.back().fields.push_back({"out", result});
+    return result;
+  };
+  const auto shape = [&](std::vector<int64_t> sizes) { return std::vector<IntOperand>(sizes.begin(), sizes.end()); };
+  const std::vector<int64_t> exchange = {0, 2, 1, 3};
+  const Tid x = add("TakeNode", {{"x", Tid{0}}, {"index", IndexOperand{ids}}, {"axis", int64_t{0}}});
+  const Tid product = NewTemp(graph);
+  body.push_back(MakeInstruction("QuantizedLinears", {{"x", x},
+                                                      {"weights", std::vector<Tid>{{1}}},
+                                                      {"scales", std::vector<Tid>{{2}}},
+                                                      {"biases", std::vector<Tid>{{3}}},
+                                                      {"group_size", int64_t{32}},
+                                                      {"bits", int64_t{4}},
+                                                      {"outs", std::vector<Tid>{product}},
+                                                      {"fast", fast}}));
+  Tid heads = add("ReshapeNode", {{"x", product}, {"shape", shape({1, kTokens, kHeads, kDim / kHeads})}});
+  heads = add("TransposeNode", {{"x", heads}, {"perm", exchange}});
+  Tid out = add(
+      "UpdateAndAttendNode",
+      {{"q", heads}, {"k", heads}, {"v", heads}, {"position", position}, {"layer_id", int64_t{0}}, {"scale", 0.25}});
+  out = add("TransposeNode", {{"x", out}, {"perm", exchange}});
+  out = add("ReshapeNode", {{"x", out}, {"shape", shape({1, kTokens, kDim})}});
+
+  const Interpreter interpreter(graph, "test");
+  Frame frame(graph, interpreter);
+  frame.fp32_results = true;
+  for (uint32_t i = 0; i < constants.size(); ++i) frame.Set(Tid{i}, constants[i]);
+  frame.Set(ids, mx::array({3, 0, 7, 7, 2}, {1, kTokens}, mx::int64));
+  const LoweringResult lowering = LowerRegion(graph, body, {out}, frame, kTokens);
+  if (lowering.lowered == nullptr || lowering.lowered->attends.size() != 1) {
+    ADD_FAILURE() << lowering.why;
+    return false;
+  }
+  return lowering.lowered->attends[0].options.round_to_bf16;
+}
+
+TEST(RegionLoweringTest, AttentionRoundsToBf16WhereTheProgramAndItsLayersDo) {
+  EXPECT_TRUE(AttentionRounds(mx::bfloat16, true));
+  EXPECT_FALSE(AttentionRounds(mx::bfloat16, false));
+  EXPECT_FALSE(AttentionRounds(mx::float16, true));
+  EXPECT_FALSE(AttentionRounds(mx::float32, true));
+}
+
 }  // namespace
 }  // namespace offgraph::program

@@ -153,6 +153,8 @@ void Lowering::Evict(const Instruction& i) {
 void Lowering::Begin(const Chain& body) {
   const auto is_quantized = [](const Instruction& i) { return i.op == "QuantizedLinears"; };
   fp32_results_ = frame_.fp32_results && std::any_of(body.begin(), body.end(), is_quantized);
+  fast_ =
+      std::any_of(body.begin(), body.end(), [&](const Instruction& i) { return is_quantized(i) && FlagOf(i, "fast"); });
   const DefUse uses(graph_, body);
   for (size_t reader = 0; reader < body.size(); ++reader) {
     if (body[reader].op != "GatedActivation") continue;

@@ -87,7 +87,7 @@ void RegionRunner::RunLowered(Frame& frame, int64_t tokens) const {
   std::vector<bytes::RegionAttend> attends;
   for (const RegionAttendNode& node : lowered.attends) {
     bytes::KvStore& store = frame.cache->Open(frame.Get(node.position), tokens);
-    attends.push_back(store.Prepare(node.layer, node.geometry, node.scale));
+    attends.push_back(store.Prepare(node.layer, node.geometry, node.options));
   }
   // With one output, its last row is all that anybody can want of the region.
   const bool last_row_only = frame.last_row_only && outs_.size() == 1 && !graph_.IsTemp(outs_[0]);
