@@ -52,7 +52,7 @@ void AttendBenchmark(benchmark::State& state, int64_t depth, int64_t tokens, DTy
   const AttentionSegment segment{.token_offset = 0, .tokens = tokens, .position = depth, .reads = {&all, 1}};
   const AttentionOptions options{.n_heads = kHeads, .scale = 0.125F, .round_to_bf16 = true};
   size_t next = 0;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     Layer& layer = layers[next];
     next = (next + 1) % layers.size();
     const KvPool pool{.k = layer.k.data(),
@@ -92,7 +92,7 @@ void StoreBenchmark(benchmark::State& state, int64_t tokens, DType type) {
                     .n_kv_heads = kKvHeads,
                     .k_dim = kDim,
                     .v_dim = kDim};
-  for (auto _ : state) benchmark::DoNotOptimize(StoreRows(pool, segment, view, view, ThreadPool::Default()));
+  while (state.KeepRunning()) benchmark::DoNotOptimize(StoreRows(pool, segment, view, view, ThreadPool::Default()));
   state.counters["GB/s"] =
       benchmark::Counter(static_cast<double>(2 * from.size()) / 1e9, benchmark::Counter::kIsIterationInvariantRate);
 }

@@ -148,7 +148,7 @@ TEST(AttentionBitsTest, ChunksLayoutsThreadsAndNeighboursChangeNothing) {
         }
         for (int trial = 0; trial < 9; ++trial) {
           const Layout layout = kLayouts[trial % 3];
-          const auto n_threads = static_cast<size_t>(1 + trial / 3);
+          const auto n_threads = 1 + static_cast<size_t>(trial) / 3;
           const int64_t longest = std::array<int64_t, 3>{3, 70, kLargestStep}[random() % 3];
           ThreadPool threads(n_threads);
           std::vector<Member> together;

@@ -48,7 +48,7 @@ template <class Multiply>
 void Measure(benchmark::State& state, const Shape& shape, int64_t m, double bytes_per_layer, double ops_limit,
              const Multiply& multiply) {
   int layer = 0;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     multiply(layer);
     layer = (layer + 1) % shape.layers;
   }
@@ -136,7 +136,7 @@ void Pack(benchmark::State& state, Shape shape, int64_t /*m*/, int bits) {
   part.view.biases = part.view.scales;
   part.view.bits = bits;
   part.view.group_size = kGroup;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     const PackedWeights packed(std::span(&part, 1), shape.k, ThreadPool::Default());
     benchmark::DoNotOptimize(packed.codes());
   }

@@ -223,7 +223,7 @@ HWY_EXPORT(DequantizeGroup);
 // Calls row(r) for all rows; rows that are little work stay on this thread.
 template <class Row>
 void ForRows(int64_t rows, int64_t width, ThreadPool& threads, const Row& row) {
-  constexpr int64_t kGrainElements = 32 * 1024;
+  constexpr int64_t kGrainElements = int64_t{32} * 1024;
   const auto grain = static_cast<size_t>(std::max<int64_t>(1, kGrainElements / std::max<int64_t>(width, 1)));
   threads.ParallelFor(static_cast<size_t>(rows), grain, [&](size_t begin, size_t end) {
     for (size_t r = begin; r < end; ++r) row(static_cast<int64_t>(r));
