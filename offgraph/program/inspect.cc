@@ -43,6 +43,7 @@ std::vector<OpCount> CountOps(const Program& program) {
     for (const Instruction& instruction : chain) ++counts[instruction.op];
   }
   std::vector<OpCount> result;
+  result.reserve(counts.size());
   for (const auto& [op, count] : counts) result.push_back({op, count});
   std::stable_sort(result.begin(), result.end(), [](const OpCount& a, const OpCount& b) { return a.count > b.count; });
   return result;
