@@ -187,7 +187,7 @@ std::optional<RowCut> FindRowCut(const Graph& graph) {
 mx::array LastRow(const mx::array& x) {
   if (x.ndim() < 2) return x;
   mx::Shape start(x.ndim(), 0);
-  const mx::Shape stop = x.shape();
+  const mx::Shape& stop = x.shape();
   const size_t axis = x.ndim() - 2;
   start[axis] = stop[axis] > 0 ? stop[axis] - 1 : 0;
   return mx::slice(x, start, stop);

@@ -302,6 +302,7 @@ std::vector<std::string> Fixtures() {
     }
   }
   std::vector<std::string> list;
+  list.reserve(paths.size());
   for (const auto& [name, path] : paths) list.push_back(path);
   return list;
 }
