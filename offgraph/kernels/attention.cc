@@ -100,7 +100,7 @@ void StoreOutput(const AttentionCall& call, const Queries& queries, size_t r, co
 // The queries over all blocks, merged as they come.
 template <class Products>
 void RunTile(const AttentionCall& call, const Task& task, const TaskScratch& scratch) {
-  const typename Products::Scope scope(size_t{16});
+  const typename Products::Scope scope;
   const Queries& queries = task.queries;
   Products::SetQueries(call, queries, scratch);
   SoftmaxState states[kMaxTileRows];
@@ -125,7 +125,7 @@ void RunTile(const AttentionCall& call, const Task& task, const TaskScratch& scr
 // The queries over one block; the results are kept.
 template <class Products>
 void RunBlock(const AttentionCall& call, const Task& task, const TaskScratch& scratch) {
-  const typename Products::Scope scope(size_t{16});
+  const typename Products::Scope scope;
   const Queries& queries = task.queries;
   Products::SetQueries(call, queries, scratch);
   for (size_t r = 0; r < queries.rows; ++r) KeepState(call, task.partial + r, SoftmaxState{}.max, 0);

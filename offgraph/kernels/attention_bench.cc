@@ -39,8 +39,8 @@ struct Layer {
   std::vector<uint8_t> v;
 };
 
-// `tokens` queries behind `depth` keys.
-void AttendBenchmark(benchmark::State& state, int64_t depth, int64_t tokens, DType type) {
+// `tokens` queries behind `depth` keys; with factors as they are, or rounded to bf16 where that is faster.
+void AttendBenchmark(benchmark::State& state, int64_t depth, int64_t tokens, DType type, bool round_to_bf16) {
   const int64_t keys = depth + tokens;
   std::vector<Layer> layers;
   for (int64_t i = 0; i < kLayers; ++i) {
@@ -50,7 +50,7 @@ void AttendBenchmark(benchmark::State& state, int64_t depth, int64_t tokens, DTy
   std::vector<float> out(static_cast<size_t>(tokens * kHeads * kDim));
   const RowRun all{.row = 0, .count = keys, .position = 0};
   const AttentionSegment segment{.token_offset = 0, .tokens = tokens, .position = depth, .reads = {&all, 1}};
-  const AttentionOptions options{.n_heads = kHeads, .scale = 0.125F, .round_to_bf16 = true};
+  const AttentionOptions options{.n_heads = kHeads, .scale = 0.125F, .round_to_bf16 = round_to_bf16};
   size_t next = 0;
   while (state.KeepRunning()) {
     Layer& layer = layers[next];
@@ -106,12 +106,15 @@ void Register() {
     DType type;
   } kTypes[] = {{"fp32", DType::kFloat32}, {"fp16", DType::kFloat16}, {"bf16", DType::kBFloat16}};
   for (const auto& [name, type] : kTypes) {
-    for (const int64_t depth : {0, 63, 512, 2048, 4000}) {
-      add(std::string("decode/") + name + "/depth:" + std::to_string(depth), AttendBenchmark, depth, int64_t{1}, type);
-    }
-    for (const int64_t tokens : {16, 512, 2048}) {
-      add(std::string("prefill/") + name + "/tokens:" + std::to_string(tokens), AttendBenchmark, int64_t{0}, tokens,
-          type);
+    for (const bool rounded : {false, true}) {
+      const std::string kind = name + std::string(rounded ? "/rounded" : "");
+      for (const int64_t depth : {0, 63, 512, 2048, 4000}) {
+        add("decode/" + kind + "/depth:" + std::to_string(depth), AttendBenchmark, depth, int64_t{1}, type, rounded);
+      }
+      for (const int64_t tokens : {16, 512, 2048}) {
+        add("prefill/" + kind + "/tokens:" + std::to_string(tokens), AttendBenchmark, int64_t{0}, tokens, type,
+            rounded);
+      }
     }
     for (const int64_t tokens : {1, 512}) {
       add(std::string("store/") + name + "/tokens:" + std::to_string(tokens), StoreBenchmark, tokens, type);

@@ -151,7 +151,7 @@ class TileBlock {
   }
 
   void MultiplyKeys(size_t first, size_t turn) const {
-    MultiplyTiles<0, kKeyTiles, kQueryTile, Side::kLeft>(
+    MultiplyTiles<kAllSums, kKeyTiles, kQueryTile, Side::kLeft>(
         {.data = Bytes(scratch_.query_tiles + first / kTileRows * sizes_.q_floats)},
         {.data = Bytes(scratch_.key_tiles), .step = kKeyTiles * kTileBytes, .next = kTileBytes}, sizes_.k_steps,
         {.data = Bytes(Scores(turn)), .row = kBlock * 4, .next = 64});
@@ -166,8 +166,8 @@ class TileBlock {
       sizes_.template SetWeights<n()>(Scores(turn) + r * kBlock, visible_ + first + r, scratch_.bias,
                                       states_[turn % 2] + r, to + r);
     });
-    sizes_.template SumValues<0, 4>(values_, wanted_, visible_ + first, Weights(turn), rows, scratch_.value_tiles,
-                                    scratch_.repair, Sums(turn), call_.v_padded);
+    sizes_.template SumValues<kAllSums, 4>(values_, wanted_, visible_ + first, Weights(turn), rows,
+                                           scratch_.value_tiles, scratch_.repair, Sums(turn), call_.v_padded);
   }
 
   void Hand(size_t first, size_t turn) const {
@@ -336,7 +336,7 @@ class TileStream {
 // See ByVectors.
 struct ByTiles {
   struct Scope {
-    explicit Scope(size_t rows) : tiles(kTileConfigs[rows]) {}
+    explicit Scope(size_t rows = kTileRows) : tiles(kTileConfigs[rows]) {}
     TileScope tiles;
   };
 

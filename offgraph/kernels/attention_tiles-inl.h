@@ -35,7 +35,8 @@ inline constexpr size_t kKeySteps = kBlock / kDepth;
 constexpr size_t StepsOfDim(size_t dim) { return (dim + kDepth - 1) / kDepth; }
 
 // What the registers are for. With fewer than 16 queries, scores are [key, query] and sums of values [query,
-// dimension], so that there are two of each; with 16 all tiles are whole, and scores use those of values as well.
+// dimension], so that there are two of each; with 16 all tiles are whole, and each product may use all four.
+inline constexpr int kAllSums = 0;
 inline constexpr int kScoreSums = 0;
 inline constexpr int kValueSums = 2;
 inline constexpr int kQueryTile = 4;

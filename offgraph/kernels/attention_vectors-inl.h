@@ -22,7 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace offgraph::kernels::HWY_NAMESPACE {
 
 // One of the two ways in which tasks compute the products of attention; the other is ByTiles. Each has:
-//   Scope         the state of the processor that it wants for so many queries at once, as long as a task computes
+//   Scope         the state of the processor that it wants as long as a task computes: for AttendBlock, or for
+//                 AttendStream with so many queries of a kv head
 //   SetQueries    makes queries ready for AttendBlock
 //   AttendBlock   one block for these queries. Calls sink(n, first, states [n], sums [n, v_padded]) for groups of n
 //                 queries of which at least one sees a key
@@ -30,15 +31,20 @@ namespace offgraph::kernels::HWY_NAMESPACE {
 //                 visible: [n_kv_heads * rows], and `wanted` what any of them sees, which is something
 struct ByVectors {
   struct Scope {
-    explicit Scope(size_t /*rows*/) {}
+    explicit Scope(size_t /*rows*/ = 0) {}
   };
 
-  static void SetQueries(const AttentionCall& call, const Queries& queries, const TaskScratch& scratch) {
+  // to [rows, k_padded] fp32
+  static void LoadQueries(const AttentionCall& call, const Queries& queries, float* to) {
     WithType(call.q.type, [&](auto type) HWY_ATTR {
       for (size_t r = 0; r < queries.rows; ++r) {
-        LoadRow<type()>(QueryAt(call, queries, r), static_cast<size_t>(call.pool.k_dim), scratch.q + r * call.k_padded);
+        LoadRow<type()>(QueryAt(call, queries, r), static_cast<size_t>(call.pool.k_dim), to + r * call.k_padded);
       }
     });
+  }
+
+  static void SetQueries(const AttentionCall& call, const Queries& queries, const TaskScratch& scratch) {
+    LoadQueries(call, queries, scratch.q);
   }
 
   // K is transposed, so that keys lie in the lanes.
@@ -104,9 +110,7 @@ struct ByVectors {
     };
 
     for (size_t h = 0; h < call.n_kv_heads; ++h) {
-      TaskScratch of_head = scratch;
-      of_head.q += h * rows * call.k_padded;
-      SetQueries(call, OfHead(task.queries, h), of_head);
+      LoadQueries(call, OfHead(task.queries, h), scratch.q + h * rows * call.k_padded);
     }
     WithType(call.pool.k_type, [&](auto type) HWY_ATTR {
       for_groups(k_rows, [&](auto n, size_t i, const KeyRows& k) HWY_ATTR {

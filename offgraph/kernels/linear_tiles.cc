@@ -76,6 +76,32 @@ struct Slab {
   int64_t batches() const { return (rows + columns - 1) / columns; }
 };
 
+// The upper half of each number: the first piece of it.
+HWY_INLINE F32V UpperHalf(F32V v) {
+  const U32 du;
+  return hn::BitCast(F32(), hn::And(hn::BitCast(du, v), hn::Set(du, 0xFFFF0000)));
+}
+
+// kPieces pieces of a row of `count` elements: 32 columns each to
+// [piece][step], zeros behind its end.
+template <DType kType, int kPieces>
+void SplitRow(const void* row, int64_t count, const Tiles& tiles, uint8_t* to) {
+  const hn::Repartition<uint16_t, F32> d16;
+  const auto size = static_cast<size_t>(count);
+  for (size_t i = 0; i < size; i += kStep, to += tiles.step) {
+    F32V a = LoadOrZero<kType>(row, i, size);
+    F32V b = LoadOrZero<kType>(row, i + kChunk, size);
+    ForConstants<kPieces>([&](auto piece) HWY_ATTR {
+      const auto halves = hn::ConcatOdd(d16, hn::BitCast(d16, b), hn::BitCast(d16, a));
+      hn::StoreU(halves, d16, reinterpret_cast<uint16_t*>(to + piece() * tiles.piece));
+      if constexpr (piece() + 1 < kPieces) {
+        a = hn::Sub(a, UpperHalf(a));
+        b = hn::Sub(b, UpperHalf(b));
+      }
+    });
+  }
+}
+
 // Row `row` of `view`, [k], whose values are of type `values`.
 void SplitRow(const MatrixView& view, DType values, int64_t row, int64_t k, const Tiles& tiles, uint8_t* to) {
   const auto* data =
@@ -88,9 +114,7 @@ void SplitRow(const MatrixView& view, DType values, int64_t row, int64_t k, cons
     type = DType::kFloat32;
   }
   WithType(type, [&](auto t) HWY_ATTR {
-    WithType(values, [&](auto v) HWY_ATTR {
-      SplitRow<t(), PiecesOf(v())>(data, static_cast<size_t>(k), tiles.step, tiles.piece, to);
-    });
+    WithType(values, [&](auto v) HWY_ATTR { SplitRow<t(), PiecesOf(v())>(data, k, tiles, to); });
   });
 }
 

@@ -46,31 +46,6 @@ HWY_INLINE F32V LoadOrZero(const void* row, size_t i, size_t count) {
   return i < count ? LoadChunk<kType>(row, i, count).v[0] : hn::Zero(F32());
 }
 
-// The upper half of each number: the first piece of it.
-HWY_INLINE F32V UpperHalf(F32V v) {
-  const U32 du;
-  return hn::BitCast(F32(), hn::And(hn::BitCast(du, v), hn::Set(du, 0xFFFF0000)));
-}
-
-// kPieces pieces of a row of `count` elements, 32 columns at a time, zeros behind its end. Bytes from `to` on: those of
-// successive columns lie `step` apart, those of the next piece `piece`.
-template <DType kType, int kPieces>
-HWY_INLINE void SplitRow(const void* row, size_t count, int64_t step, int64_t piece, uint8_t* to) {
-  const hn::Repartition<uint16_t, F32> d16;
-  for (size_t i = 0; i < count; i += kDepth, to += step) {
-    F32V a = LoadOrZero<kType>(row, i, count);
-    F32V b = LoadOrZero<kType>(row, i + kChunk, count);
-    ForConstants<kPieces>([&](auto n) HWY_ATTR {
-      const auto halves = hn::ConcatOdd(d16, hn::BitCast(d16, b), hn::BitCast(d16, a));
-      hn::StoreU(halves, d16, reinterpret_cast<uint16_t*>(to + n() * piece));
-      if constexpr (n() + 1 < kPieces) {
-        a = hn::Sub(a, UpperHalf(a));
-        b = hn::Sub(b, UpperHalf(b));
-      }
-    });
-  }
-}
-
 // to[c * to_stride + r] = from[r * 16 + c] for r, c < 16: 4 columns at a time, which are transposed within each quarter
 // of 4 vectors that hold rows r, r + 4, r + 8 and r + 12.
 HWY_INLINE void TransposeTile(const float* from, float* to, size_t to_stride) {
